@@ -7,7 +7,8 @@ Three organisations hold different columns of mostly the same people, each in it
 private set intersection, one person in five is held out, and SiloFuse is trained across them. The clinic lets its
 columns leave only once its officer has looked at them and said yes; then the synthetic table is published. Silos count
 joint tables of their columns, which open with noise, and a report across silos is made of these: report.html, as a real
-federation has it, without anybody holding the real table. The table has a label, signed by all silos, which is checked.
+federation has it, without anybody holding the real table. The table has a label, signed by all silos, to which the
+clinic adds what its officer's report has found; it is checked.
 
 All sites are ended. The employer renews its certificate, the old one is revoked, and a fourth silo gets a kit. The
 sites are started again, and draw more rows from the model without training. The officer says no to one draw, which
@@ -268,16 +269,24 @@ def compare(out: Path) -> None:
 
 
 def check_label(out: Path) -> None:
-    """Check the table by its label, with a silo's keys; then change a cell, which is found."""
-    label = out / "synthetic.label.json"
-    silosynth("verify", out / "synthetic.csv", label, "--kit", out / "kits" / "clinic")
-    changed = out / "changed.csv"
-    text = (out / "synthetic.csv").read_text(encoding="utf-8")
+    """Check the table by its label, with a silo's keys and its officer's findings; then change either, which shows."""
+    table, own, label = out / "synthetic.csv", out / "clinic.label.json", out / "published.label.json"
+    silosynth("label", JOB, "--kit", out / "kits" / "clinic", "--audits", "--out", own)
+    silosynth("label", JOB, "--kit", out / "kits" / "coordinator", "--add", own, "--out", label)
+    silosynth("verify", table, label, "--kit", out / "kits" / "clinic")
+    changed, painted = out / "changed.csv", out / "changed.label.json"
+    text = table.read_text(encoding="utf-8")
     changed.write_text(text[:-2] + ("7" if text[-2] != "7" else "8") + text[-1], encoding="utf-8")
-    command = [sys.executable, "-m", "silosynth", "verify", str(changed), str(label)]
-    if subprocess.run(command, check=False, capture_output=True).returncode != 2:
-        sys.exit("A changed table passes for the one that silos signed. This is a bug in silosynth: please report it.")
-    print(f"{changed}: one character is another, and `silosynth verify` says so")
+    content = json.loads(label.read_text(encoding="utf-8"))
+    content["audits"]["clinic"]["statement"]["audits"][0]["figures"][0]["value"] = -1.0
+    painted.write_text(json.dumps(content), encoding="utf-8")
+    for what, given in (("a cell", (changed, label)), ("what the officer found", (table, painted))):
+        command = [sys.executable, "-m", "silosynth", "verify", *map(str, given)]
+        if subprocess.run(command, check=False, capture_output=True).returncode != 2:
+            sys.exit(
+                f"Changed: {what}, and it passes for what silos signed. This is a bug in silosynth: please report it."
+            )
+        print(f"Changed: {what}, and `silosynth verify` says so")
 
 
 def prepare(out: Path, port: int, private: bool) -> tuple[pd.DataFrame, str]:

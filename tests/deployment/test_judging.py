@@ -24,6 +24,7 @@ from silosynth.core.conversation import Roster
 from silosynth.core.errors import ConfigError, DataError, SilosynthError, StorageError
 from silosynth.data import infer
 from silosynth.deployment import coordinator, judging
+from silosynth.deployment.audits import ACROSS, read_audits
 from silosynth.deployment.judging import JudgeOptions, Terms
 from silosynth.deployment.rows import read_silo
 from silosynth.evaluation import joint
@@ -211,6 +212,8 @@ def test_fetch_reports_across_silos_where_the_table_was_judged(kits: Path, where
     scores = {score["name"] for score in json.loads(done.stdout)["scores"]}
     assert {"pair_trend_error_across", "column_shape_error"} <= scores
     assert "the coordinator, who together with one silo could read the rows" in page.read_text()
+    kept = read_audits(kits / where / "work" / "jobs" / "trial")  # for the table's label, which silos sign
+    assert [one["of"] for one in kept] == ([] if where == "coordinator" else [ACROSS])
 
 
 def test_the_coordinator_without_a_judged_table_is_told_how_to_judge_it(kits: Path) -> None:

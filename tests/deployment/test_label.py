@@ -28,7 +28,6 @@ from silosynth.deployment.kept import guarantee_of
 from silosynth.deployment.label import LABEL, faults, known_keys, read_label, table_faults
 from silosynth.deployment.protocol import SignLabel
 from silosynth.deployment.signed import sign
-from silosynth.deployment.silo import DeploymentSilo
 from silosynth.deployment.silo_ledger import public_key
 
 
@@ -145,21 +144,17 @@ def test_signatures_of_somebody_else_are_found_by_known_keys(here: Path, place: 
     assert faults(false, {"bank": known["bank"]}) == ["bank: it has another key than is known of it"]
 
 
-def test_a_silo_signs_what_it_was_sent_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [("shop",), ("bank", "shop")])
+def test_a_silo_signs_what_it_was_sent_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
+) -> None:
     """A coordinator that publishes another table to one silo, or keeps another for itself, gets no label."""
-    facts = labels.facts
+    signs = labels.sign_label
 
-    def other(asked: Any, table: pd.DataFrame) -> dict[str, Any]:
-        return {**facts(asked, table), "sha256": "0" * 64}
+    def own(seat: Any, stated: Any, *rest: Any) -> Any:
+        return signs(seat, {**stated, "sha256": "0" * 64} if seat.name in others else stated, *rest)
 
-    monkeypatch.setattr("silosynth.deployment.coordinator.label.facts", other)
-    published = DeploymentSilo._sign_label
-
-    def own(self: DeploymentSilo) -> Any:
-        monkeypatch.setattr(labels, "facts", facts if self.seat.name == "bank" else other)
-        return published(self)
-
-    monkeypatch.setattr(DeploymentSilo, "_sign_label", own)
+    monkeypatch.setattr(labels, "sign_label", own)
     with pytest.raises(ProtocolError, match=r"All sites say the same.*(bank|shop): its signature"):
         carry_out(Order(job(same_rows(), align=None)), same_rows(), tmp_path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from tests.deployment.common import job, parties, prepared
@@ -31,8 +30,9 @@ def test_a_job_keeps_which_rows_it_trains_on_and_holds_out(tmp_path: Path) -> No
     assert other is not None and other.held.equal(used.held)  # the same persons everywhere
     ui = Session(quiet=True)
     lines = said(ui)
-    parts: Any = _rows_of_job(ui, tmp_path / "bank", whole)
+    parts, which = _rows_of_job(ui, tmp_path / "bank", whole)
     pd.testing.assert_frame_equal(parts["holdout"], whole.iloc[used.held.numpy()].reset_index(drop=True))
+    assert which == "rows trained on, and rows held out"
     assert len(parts["train"]) == len(used.train) and lines == []
 
 
@@ -41,9 +41,10 @@ def test_another_table_than_that_of_the_training_is_said_to_be_one(tmp_path: Pat
     prepared(parties(same_rows(60), tmp_path), job(same_rows(60), align=None))
     ui = Session(quiet=True)
     lines = said(ui)
-    assert len(_rows_of_job(ui, tmp_path / "bank", whole)["train"]) == 60 and lines == []
-    parts = _rows_of_job(ui, tmp_path / "bank", whole[:40])
+    assert len(_rows_of_job(ui, tmp_path / "bank", whole)[0]["train"]) == 60 and lines == []
+    parts, which = _rows_of_job(ui, tmp_path / "bank", whole[:40])
     assert len(parts["train"]) == 40 and parts["holdout"] is None and "has changed since the job trained" in lines[0]
+    assert which == "all rows of that day, not only those trained on"
     _rows_of_job(ui, tmp_path / "nowhere", whole)
     assert "it is not kept which" in lines[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,7 @@ def fetch(
     from silosynth.data import sources
     from silosynth.deployment import approval
     from silosynth.deployment.coordinator import SYNTHETIC
-    from silosynth.deployment.label import LABEL
+    from silosynth.deployment.label import LABEL, read_label
 
     to.check()
     site = open_kit(kit)
@@ -77,7 +78,7 @@ def fetch(
     ui.show(f"{len(table):,} rows, {len(table.columns)} columns: {out}")
     ui.facts |= {"rows": len(table), "columns": list(table.columns), "synthetic": out}
     if labelled:
-        _write_label(ui, place.parent, *labelled)
+        _write_label(ui, read_label(place.parent / LABEL), *labelled)
     if to.report is not None:
         from silosynth.deployment import judging
 
@@ -85,7 +86,7 @@ def fetch(
         if judging.has_counted(judged) and not (own or held):
             _show_report(ui, _across(ui, site, judged.name, table, target, job), to.report)
         else:
-            _report(ui, site, job, table, to.report, target)
+            _report(ui, site, job, table, to.report, target, held)
 
 
 def _write_model(ui: Session, folder: Path, out: Path) -> None:
@@ -154,13 +155,12 @@ def _labels(table: Path) -> tuple[Path, Path]:
     return tuple(table.with_name(Path(stem).stem + ending) for ending in (".label.json", ".label.html"))  # type: ignore[return-value]
 
 
-def _write_label(ui: Session, folder: Path, out: Path, shown: Path) -> None:
+def _write_label(ui: Session, label: dict[str, Any], out: Path, shown: Path) -> None:
     from silosynth.core.files import write_atomic
-    from silosynth.deployment.label import LABEL, read_label
-    from silosynth.evaluation.pages import page, source
+    from silosynth.deployment.label_page import label_page
 
-    write_atomic(out, read(folder / LABEL))
-    write_atomic(shown, page("label.html.j2", **read_label(out), style=source("report.css")).encode())
+    write_atomic(out, json.dumps(label, indent=2).encode())
+    write_atomic(shown, label_page(label).encode())
     ui.show(f"label {out}, to be read {shown}")
     ui.facts |= {"label": out, "page": shown}
 
@@ -172,27 +172,59 @@ def label(
     out: Annotated[Path, typer.Option("--out", "-o", help="The signed label, .json; a page lies beside it.")] = Path(
         "synthetic.label.json"
     ),
+    audits: Annotated[
+        bool, typer.Option("--audits", help="At a silo: also what its reports (`fetch --report`) have found.")
+    ] = False,
+    add: Annotated[
+        list[Path] | None, typer.Option("--add", help="Another label of the table, with audits of silos; repeatable.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write the label of a job's published table: what made it, what that gave away, signed by all silos."""
-    from silosynth.deployment import silo_ledger
-    from silosynth.deployment.label import LABEL
+    from silosynth.deployment import label as labels, silo_ledger
 
     check_suffix(out, (".json",))
     shown = out.with_suffix(".html")
     check_free([out, shown], force)
     site = open_kit(kit)
     folder = job_folder(site, job)
-    if not (folder / LABEL).exists():
+    if not (folder / labels.LABEL).exists():
         raise ConfigError(
             f"Job {job} has published a table, which silos have signed", "no label",
             "Is it done (silosynth status)? Columns that stay in their silos, and jobs of earlier versions, have none.",
         )  # fmt: skip
-    _write_label(ui, folder, out, shown)
+    made = labels.read_label(folder / labels.LABEL)
+    for path in add or ():
+        made = labels.joined(made, labels.read_label(path), path.name)
+    _write_label(ui, _with_audits(ui, site, folder, made) if audits else made, out, shown)
     if site.name in site.roster:
         own = silo_ledger.public_key(site.seat()).hex()
         ui.show(f"The key of this silo's signatures, for whoever asks: {site.name}={own}")
         ui.facts["key"] = own
+
+
+def _with_audits(ui: Session, site: kits.StartKit, folder: Path, label: dict[str, Any]) -> dict[str, Any]:
+    """A label with what this silo's audits have found, as far as its policy lets that leave."""
+    from silosynth.deployment import audits
+    from silosynth.deployment.policy import read_policy
+
+    if site.name not in site.roster:
+        raise ConfigError(
+            "Silos sign what their audits have found", site.name,
+            "Have a silo write a label with --audits, and name its file with --add.",
+        )  # fmt: skip
+    made = audits.read_audits(folder)
+    if not made:
+        raise ConfigError(
+            f"This silo has made a report of job {folder.name}", "none",
+            f"First: silosynth fetch {folder.name} --report report.html",
+        )  # fmt: skip
+    signed = audits.opened(site.seat(), folder, read_policy(site.folder), label)
+    told = len(signed["statement"]["audits"])
+    if told < len(made):
+        ui.note(f"{len(made) - told} audits are left out: the policy limits an epsilon, their figures have no noise")
+    ui.show(f"Findings of {told} audits, which are of real rows and without noise, are in this file")
+    return {**label, "audits": {**label.get("audits", {}), site.name: signed}}
 
 
 def verify(
@@ -207,7 +239,8 @@ def verify(
     ] = None,
 ) -> None:
     """Check a table and its label, without a network: that no row and no field has changed since silos signed."""
-    from silosynth.deployment import label as labels
+    from silosynth.deployment import audits, label as labels
+    from silosynth.deployment.label_page import audits_in_words
 
     known = dict(_named_key(text) for text in key or ())
     if kit is not None:
@@ -220,6 +253,7 @@ def verify(
     for fault in found:
         ui.show(f"  {fault}")
     ui.facts |= {"faults": found, "keys": {silo: one["key"] for silo, one in read_label["silos"].items()}}
+    ui.facts["audits"] = {} if found else audits.told(read_label)
     if found:
         raise DataError("Table and label are as silos signed them", found[0], "Ask those who published them.")
     facts = read_label["facts"]
@@ -227,6 +261,8 @@ def verify(
         f"{table} is what {', '.join(read_label['silos'])} have signed: {facts['rows']:,} rows, job {facts['job']}."
     )
     ui.show(f"Guarantee: {facts['guarantee']}")
+    for line in audits_in_words(read_label):
+        ui.show(f"Audits: {line}")
     for silo, one in read_label["silos"].items():
         by = "known to be its own" if silo in known else "by the label's own word: ask the silo, and give --key"
         ui.show(f"{silo}: key {one['key']}, {by}")
@@ -239,9 +275,12 @@ def _named_key(text: str) -> tuple[str, str]:
     return silo, key
 
 
-def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None) -> None:
-    """Evaluate the silo's own columns of a synthetic table against its own rows."""
+def _report(
+    ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, target: str | None, held: bool
+) -> None:  # fmt: skip
+    """Evaluate the silo's own columns of a synthetic table against its own rows, and keep what that finds."""
     from silosynth.data.infer import infer
+    from silosynth.deployment import audits
     from silosynth.deployment.coordinator import LEDGER
     from silosynth.deployment.kept import kept_model, trained_folder
     from silosynth.deployment.rows import read_silo
@@ -252,27 +291,40 @@ def _report(ui: Session, kit: kits.StartKit, job: str, table: Any, out: Path, ta
             f"Have the table judged: silosynth judge TABLE --job {job}. Or use a silo's kit.",
         )  # fmt: skip
     rows, place = read_silo(kit.folder), kit.jobs / job
-    parts = _rows_of_job(ui, trained_folder(place), rows.read())
+    parts, which = _rows_of_job(ui, trained_folder(place), rows.read())
     real = parts["train"].drop(columns=rows.identifiers)
     own = [name for name in real.columns if name in table.columns]
     declared = {name: rule for name, rule in rows.declared.items() if name in own}
-    held = parts["holdout"]
-    frames = {"train": real[own], "synthetic": table[own], "holdout": None if held is None else held[own]}
+    apart = parts["holdout"]
+    frames = {"train": real[own], "synthetic": table[own], "holdout": None if apart is None else apart[own]}
     known = kept_model(place, kit.name, infer(real[own], declared), run.read_ledger(place / LEDGER))
     about: dict[str, Any] = {"schema": declared, "model": known, "data": f"rows of silo {kit.name!r}, job {job}"}
-    _show_report(ui, run.measure(ui, frames, target, None, **about), out)
+    report = run.measure(ui, frames, target, None, **about)
+    _keep_audit(place, audits.HELD if held else audits.OWN, which, table[own], report)
+    _show_report(ui, report, out)
 
 
-def _rows_of_job(ui: Session, folder: Path, whole: Any) -> dict[str, Any]:
-    """The rows of a silo's table that a job has trained on, and held out; all of them if that is not known."""
+def _keep_audit(folder: Path, of: str, beside: str, table: Any, report: Report) -> None:
+    """Keep what a report has found, for the label of the job's table."""
+    from silosynth.deployment import audits, label
+
+    columns = [str(name) for name in table.columns]
+    audits.keep_audit(
+        folder, of, beside, columns, label.digest(table, raw_text=True), report.to_dict(), report.withheld or ""
+    )
+
+
+def _rows_of_job(ui: Session, folder: Path, whole: Any) -> tuple[dict[str, Any], str]:
+    """The rows of a silo's table that a job has trained on, and held out, or all of them; and in words which."""
     from silosynth.deployment.rows_used import read_rows_used, table_hash
 
     used = read_rows_used(folder)
     if used is not None and used.table == table_hash(whole):
-        return dict(used.frames(whole))
+        frames = dict(used.frames(whole))
+        return frames, "rows trained on" + (", and rows held out" if frames["holdout"] is not None else "")
     why = "it is not kept which" if used is None else "the table has changed since the job trained"
     ui.note(f"warning: {why}: the report compares all {len(whole):,} rows of today, not those that were trained on")
-    return {"train": whole, "holdout": None}
+    return {"train": whole, "holdout": None}, "all rows of that day, not only those trained on"
 
 
 def _show_report(ui: Session, result: Report, out: Path) -> None:
@@ -283,7 +335,7 @@ def _show_report(ui: Session, result: Report, out: Path) -> None:
 
 def _across(ui: Session, kit: kits.StartKit, name: str, table: Any, target: str | None, trained: str = "") -> Report:
     """The report of a job that judged this table; ``trained`` is the job that drew it, if that is known."""
-    from silosynth.deployment import judging
+    from silosynth.deployment import audits, judging
     from silosynth.deployment.coordinator import LEDGER
 
     ledger, data = run.read_ledger(kit.jobs / name / LEDGER), f"silos' rows, job {trained or name}"
@@ -291,9 +343,12 @@ def _across(ui: Session, kit: kits.StartKit, name: str, table: Any, target: str 
     if trained:
         drawn_by = judging.made_by(kit.jobs / trained, None if kit.name == COORDINATOR else kit.name)
     with ui.progress("Judging") as progress:
-        return judging.judged_report(
+        report = judging.judged_report(
             kit.jobs / name, table, target=target, ledger=ledger, progress=progress, model=drawn_by, data=data
         )
+    if trained and kit.name != COORDINATOR:
+        _keep_audit(kit.jobs / trained, audits.ACROSS, "all silos' rows", table, report)
+    return report
 
 
 def judge(

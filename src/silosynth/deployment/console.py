@@ -29,6 +29,7 @@ from silosynth.data import sources
 from silosynth.deployment import approval, coordinator, entry
 from silosynth.deployment.facts import UNFINISHED, KnownSite, log_tail, search_ledger
 from silosynth.deployment.label import LABEL, read_label
+from silosynth.deployment.label_page import label_page
 from silosynth.deployment.metrics import health, metrics
 from silosynth.evaluation.pages import page, source
 from silosynth.experiment import grammar
@@ -264,7 +265,7 @@ class Desk:
         )  # fmt: skip
 
     def _label(self, asked: Asked, job: dict[str, Any], folder: Path) -> Shown:
-        text = page("label.html.j2", **read_label(folder / LABEL), style=source("report.css"))
+        text = label_page(read_label(folder / LABEL))
         return Shown(200, text.encode(), more={"Content-Security-Policy": "sandbox"})
 
     def _reports(self) -> list[str]:

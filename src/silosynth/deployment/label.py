@@ -2,8 +2,9 @@
 
 Its *facts* follow from the job and from the published table; every site computes them by itself, and none is told them
 by another. Each silo signs them together with a *statement* of its own: the head of its ledger, what has left it, and
-the heads and keys that the other silos have told it, sealed, when they compared ledgers. So nobody can change a fact, a
-row, or a silo's statement afterwards; and whoever trusts one silo's key finds the others' vouched for.
+the heads and keys that the other silos have told it, sealed, when they compared ledgers; and which audits it has made.
+So nobody can change a fact, a row, or a silo's statement afterwards; and whoever trusts one silo's key finds the
+others' vouched for. What audits have found a silo may add later, signed (`silosynth.deployment.audits`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from silosynth.core.errors import DataError, ProtocolError, SilosynthError, Stor
 from silosynth.core.messages import to_state
 from silosynth.data import sources
 from silosynth.data.csvfiles import FormulaWarning
-from silosynth.deployment import silo_ledger
+from silosynth.deployment import audits, silo_ledger
 from silosynth.deployment.kept import guarantee_of
 from silosynth.deployment.protocol import Job, LabelSigned, installed
 from silosynth.deployment.signed import check, sign
@@ -81,7 +82,7 @@ def plain(value: Any) -> Any:
 
 def sign_label(
     seat: Seat, stated: Mapping[str, Any], head: silo_ledger.Head | None, others: Mapping[str, silo_ledger.Head],
-    ledgers: Sequence[Path],
+    ledgers: Sequence[Path], made: Sequence[Mapping[str, Any]] = (),
 ) -> LabelSigned:  # fmt: skip
     """A silo's statement, and its signature on that and on the facts.
 
@@ -91,11 +92,12 @@ def sign_label(
         head: of its ledger, as it told the others; None if it keeps none.
         others: of the others, as they told it.
         ledgers: its ledgers of the job, and of the one that it has drawn from.
+        made: its audits, as `silosynth.deployment.audits.mentioned` has them.
     """
     gave = {str(line["privacy"]) for path in ledgers for line in _lines(path) if line.get("from") == seat.name}
     statement = {
         "silo": seat.name, "version": installed()[0],
-        "ledger": None if head is None else _told(head), "gave_away": sorted(gave),
+        "ledger": None if head is None else _told(head), "gave_away": sorted(gave), "audits": list(made),
         "others": {silo: {**_told(other), "key": other.key.hex()} for silo, other in others.items()},
     }  # fmt: skip
     signed = sign(seat, _WHAT, {"facts": stated, "statement": statement})
@@ -137,7 +139,8 @@ def read_label(path: Path) -> dict[str, Any]:
     """
     try:
         label = json.loads(files.read(path))
-        if label["facts"]["form"] == _FORM and isinstance(label["silos"], dict):
+        parts = label["silos"], label.get("audits", {})
+        if label["facts"]["form"] == _FORM and all(isinstance(part, dict) for part in parts):
             return dict(label)
         found = str(label["facts"]["form"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -151,14 +154,14 @@ def faults(label: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> l
     ``keys`` are those of silos' signatures, in hexadecimal, that are known from elsewhere.
     """
     found, silos = [], label["silos"]
-    if set(label) != {"facts", "silos"}:
-        found.append("it has other parts than facts and silos")
+    if set(label) - {"audits"} != {"facts", "silos"}:
+        found.append("it has other parts than facts, silos and audits")
     for silo, signed in silos.items():
         try:
             found += _faults_of(silo, signed, label, (keys or {}).get(silo))
         except (KeyError, TypeError, AttributeError):
             found.append(f"{silo}: its part cannot be read")
-    return found
+    return found + audits.faults(label)
 
 
 def _faults_of(silo: str, signed: Mapping[str, Any], label: Mapping[str, Any], key: str | None) -> list[str]:
@@ -179,6 +182,19 @@ def _faults_of(silo: str, signed: Mapping[str, Any], label: Mapping[str, Any], k
         if other is None or told != {**(other["statement"]["ledger"] or {}), "key": other["key"]}:
             found.append(f"{silo}: {name} told it of another ledger, or another key")
     return found
+
+
+def joined(label: Mapping[str, Any], other: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A label with the audits that silos have added to another one of the same table, in a file of this ``name``.
+
+    Raises:
+        DataError: it is of another table, or was changed.
+    """
+    if other["facts"] != label["facts"] or other["silos"] != label["silos"]:
+        raise DataError("Audits are added from a label of the same table", name, "Name a label of this very job.")
+    if wrong := faults(other):
+        raise DataError("A label is as silos have signed it", f"{name}: {wrong[0]}", "Ask the silo for it again.")
+    return {**label, "audits": {**label.get("audits", {}), **other.get("audits", {})}}
 
 
 def table_faults(label: Mapping[str, Any], table: Path) -> list[str]:

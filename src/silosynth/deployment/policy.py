@@ -48,7 +48,8 @@ UNDER_A_BUDGET = {
     "deployment.DrawnNonce": "a random number",
     "deployment.PreparedRuled": "names, kinds and dtypes of columns, taken as public, and the job's own rules",
     "deployment.ConditionsRead": "the job's own conditions, in values of the column",
-    "deployment.LabelSigned": "which kinds of messages have left, a hash of its ledger, which holds times; a signature",
+    "deployment.LabelSigned": "which kinds of messages have left, a hash of its ledger, which holds times; which"
+    " reports were made, with salted hashes of what they found; a signature",
     "deployment.Considered": "which rule of its policy would refuse a job; no row was read",
     "deployment.Forgot": "names of files that a job left, and a hash of its ledger, whose lines hold times",
     "deployment.SealedHeads": "digests of what all silos were asked, sealed for the others",

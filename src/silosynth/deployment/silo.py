@@ -43,7 +43,7 @@ from silosynth.core.streams import Chain, Digest, Streams
 from silosynth.counting.distances import TakeShares
 from silosynth.counting.judge import HOLDOUT
 from silosynth.data import infer, sources
-from silosynth.deployment import conditions, forgetting, holdout, label, protocol, silo_sampling, upgrades
+from silosynth.deployment import audits, conditions, forgetting, holdout, label, protocol, silo_sampling, upgrades
 from silosynth.deployment.approval import Approvals
 from silosynth.deployment.counted import keep_counted
 from silosynth.deployment.kept import CLOSED, JOB, REFERENCE, KeptPart, check_kept, keep_part, part_to_draw_from
@@ -821,9 +821,11 @@ class DeploymentSilo(Party):
 
     def _sign_label(self) -> protocol.LabelSigned:
         """Sign what this silo has found out by itself of the table that it was sent."""
-        stated = label.facts(self._begun(), self._published())
+        table = self._published()
+        stated = label.facts(self._begun(), table)
         ledgers = [place / FILE for place in dict.fromkeys((self._trained_at, self.folder))]
-        return label.sign_label(self.seat, stated, self._head, self._heads, ledgers)
+        made = audits.mentioned(self.folder, lambda columns: label.digest(table[columns], raw_text=True))
+        return label.sign_label(self.seat, stated, self._head, self._heads, ledgers, made)
 
     def _published(self) -> pd.DataFrame:
         """The table that this silo was sent."""
