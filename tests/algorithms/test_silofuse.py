@@ -20,12 +20,14 @@ from tests.algorithms.silofuse_play import (
 )
 
 import silosynth as ss
+from silosynth import catalog
 from silosynth.algorithms.silofuse import protocol
 from silosynth.algorithms.silofuse.options import PRESETS, CoderConfig, SiloFuseConfig
 from silosynth.algorithms.silofuse.protocol import BatchLatents, DecodeBatch, EncodeBatch, LatentGradients
 from silosynth.algorithms.silofuse.silo import EndToEndSilo
-from silosynth.core.conversation import Roster
+from silosynth.core.conversation import Exchange, Progress, Roster
 from silosynth.core.errors import ConfigError
+from silosynth.core.messages import Done
 from silosynth.core.streams import Streams
 from silosynth.models.latent import LatentConfig, LatentGenerator
 
@@ -164,6 +166,29 @@ def test_steps_that_few_rows_do_not_get_are_told(fit_to_rows, told):
     assert ("400 " in first.note and "coder.fit_to_rows" in first.note) == bool(told)
     assert ("1,000 " in then.note and "latent.fit_to_rows" in then.note) == bool(told)
     assert then.total == (1000 if told else 9000)
+
+
+@pytest.mark.parametrize(("name", "silos"), [("silofuse", 2), ("latentdiff", 1)])
+def test_every_coordinator_of_these_trainings_tells_it(name, silos):
+    """Also where all columns are in one place."""
+    options = {"latent.steps": 4000, "latent.checks": 200, "latent.width": 8, "latent.depth": 1, "coder.steps": 2000}
+    entry, roster = catalog.algorithm(name), Roster(tuple("ab"[:silos]))
+    talk = entry.coordinate(roster, entry.configure("fast", options), Streams(0), CPU)
+    told, step = dict[str, str](), next(talk)
+    while "diffusion" not in told:
+        if isinstance(step, Progress):
+            told.setdefault(step.stage, step.note)
+        replies = None if not isinstance(step, Exchange) else {silo: _reply(ask) for silo, ask in step.asks.items()}
+        step = talk.send(replies)
+    talk.close()
+    assert told["autoencoders"].startswith("400 of 2,000 steps: few rows get fewer, unless coder.fit_to_rows = false")
+    assert told["diffusion"].startswith("1,000 of 4,000 steps: few rows get fewer, unless latent.fit_to_rows = false")
+
+
+def _reply(ask):
+    """A silo's, of 40 rows."""
+    known = {protocol.FitCoder: protocol.CoderFitted(40, 2), protocol.AskLatents: protocol.Latents(torch.zeros(40, 2))}
+    return known.get(type(ask), Done())
 
 
 def test_joint_training_refuses_what_it_cannot_train():
