@@ -1,4 +1,7 @@
-"""A throw-away PostgreSQL server on loopback for tests; it asks for passwords, and is gone when the tests are."""
+"""A throw-away PostgreSQL server for tests, on loopback or at a host of a network that tests have made.
+
+It asks for passwords, and is gone when the tests are.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from silosynth.runtime.tls import Authority
 
+if TYPE_CHECKING:
+    from tests.deployment.network import Host
+
+LOOPBACK = "127.0.0.1"
 ADMIN, ADMIN_PASSWORD = "keeper", "Kp-4471-open"
 READER, READER_PASSWORD = "silo_reader_7", "s3cr3t' \\ p@ss:w/ord"
 
@@ -30,15 +37,18 @@ class Postgres:
     port: int
     authority: Path
     """Who signed its certificate."""
+    address: str = LOOPBACK
+    inside: str = LOOPBACK
+    """Where the owner connects: an address, or the folder of a socket."""
 
     @property
     def url(self) -> str:
-        return f"postgresql://127.0.0.1:{self.port}/crm"
+        return f"postgresql://{self.address}:{self.port}/crm"
 
     def run(self, *statements: str) -> None:
         """Execute statements as the owner."""
         driver = pytest.importorskip("adbc_driver_postgresql.dbapi")
-        with closing(_connect(driver, self.port, "crm")) as connection:
+        with closing(_connect(driver, self.inside, self.port, "crm")) as connection:
             with closing(connection.cursor()) as cursor:
                 for statement in statements:
                     cursor.execute(statement)
@@ -54,8 +64,8 @@ def binaries() -> Path | None:
 
 
 @contextmanager
-def running() -> Iterator[Postgres]:
-    """A server, from nothing, in a folder of its own. Skips where there is no PostgreSQL to start."""
+def running(at: Host | None = None) -> Iterator[Postgres]:
+    """A server, from nothing, in a folder of its own, on loopback or at a host. Skips where there is no PostgreSQL."""
     programs, driver = binaries(), pytest.importorskip("adbc_driver_postgresql.dbapi")
     account = _account()
     if programs is None or account is None:
@@ -63,9 +73,13 @@ def running() -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     try:
         _make_cluster(programs, folder, account)
-        server, port = _serve(programs, folder, account, driver)
+        address, inside = (LOOPBACK, LOOPBACK) if at is None else (at.address, str(folder))
+        if at is not None:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("hostssl all all samenet scram-sha-256\n")
+        server, port = _serve(programs, folder, account, driver, at)
         try:
-            yield Postgres(port, folder / "ca.pem")
+            yield Postgres(port, folder / "ca.pem", address, inside)
         finally:
             server.terminate()  # "smart" would wait for clients; the tests have closed theirs
             try:
@@ -77,21 +91,28 @@ def running() -> Iterator[Postgres]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(programs: Path, folder: Path, account: dict[str, Any], driver: Any) -> tuple[subprocess.Popen[bytes], int]:
+def _serve(
+    programs: Path, folder: Path, account: dict[str, Any], driver: Any, at: Host | None
+) -> tuple[subprocess.Popen[bytes], int]:  # fmt: skip
     """A server that answers, and its port: another one where another program took the first in the meantime."""
+    prefix: list[str] = []
+    if at is not None:  # another network is entered by root alone
+        who = ["--reuid", str(account["user"]), "--regid", str(account["group"]), "--clear-groups"] if account else []
+        prefix, account = [*at.prefix, "setpriv", *who], {}
     for _ in range(5):
         port = _free_port()
         settings = {
-            "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "max_connections": "20",
+            "listen_addresses": LOOPBACK if at is None else at.address,
+            "unix_socket_directories": "" if at is None else str(folder), "fsync": "off", "max_connections": "20",
             "shared_buffers": "8MB", "port": str(port), "ssl": "on", "ssl_cert_file": str(folder / "cert.pem"),
             "ssl_key_file": str(folder / "key.pem"),
         }  # fmt: skip
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         with open(folder / "log", "wb") as log:
-            command = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
+            command = [*prefix, str(programs / "postgres"), "-D", str(folder / "data"), *options]
             server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **account)
         try:
-            _wait(driver, port, server, folder / "log")
+            _wait(driver, LOOPBACK if at is None else str(folder), port, server, folder / "log")
             return server, port
         except AssertionError:
             server.kill()
@@ -132,12 +153,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(driver: Any, port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(driver: Any, place: str, port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     """Until it answers; then make the database and the user."""
     for _ in range(600):
         assert server.poll() is None, log.read_text()
         try:
-            connection = _connect(driver, port, "postgres", autocommit=True)
+            connection = _connect(driver, place, port, "postgres", autocommit=True)
             break
         except driver.OperationalError:
             time.sleep(0.05)
@@ -149,6 +170,6 @@ def _wait(driver: Any, port: int, server: subprocess.Popen[bytes], log: Path) ->
         cursor.execute(f"CREATE ROLE {READER} LOGIN PASSWORD '{password}'")
 
 
-def _connect(driver: Any, port: int, database: str, autocommit: bool = False) -> Any:
-    words = f"host=127.0.0.1 port={port} dbname={database} user={ADMIN} password={ADMIN_PASSWORD}"
+def _connect(driver: Any, place: str, port: int, database: str, autocommit: bool = False) -> Any:
+    words = f"host={place} port={port} dbname={database} user={ADMIN} password={ADMIN_PASSWORD}"
     return driver.connect(words, autocommit=autocommit)

@@ -12,9 +12,12 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from tests import postgres
 from tests.deployment import wire
 from tests.deployment.abroad import SILOFUSE, VTGAN, Abroad
+from tests.deployment.common import two_silos
 from tests.deployment.network import Namespace, available, network
+from tests.postgres import READER, READER_PASSWORD
 
 from silosynth.core.conversation import COORDINATOR
 
@@ -25,12 +28,12 @@ pytestmark = [
 ]
 DELAY, LOSS = 0.04, 0.01
 """Seconds for one way, and the share of frames that are lost: a bad line across an ocean."""
-GATE = "gate"
+GATE, VAULT = "gate", "vault"
 
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Abroad[Namespace]]:
-    with network([COORDINATOR, GATE, "bank", "shop"], DELAY, LOSS) as hosts:
+    with network([COORDINATOR, GATE, VAULT, "bank", "shop"], DELAY, LOSS) as hosts:
         made = Abroad(tmp_path_factory.mktemp("far"), hosts, gate=GATE)
         ports = (str(made.port), str(made.port + 1))
         passes = [sys.executable, wire.__file__, "gate", hosts[COORDINATOR].address, *ports]
@@ -89,3 +92,40 @@ def test_a_proxy_that_ends_connections_is_dialled_again(far: Abroad[Namespace], 
     far.hosts[GATE].start(words, Path(os.devnull))
     far.done("gated", 900)
     assert far.table("bank", "gated") == table
+
+
+def test_a_silo_reads_from_a_database_at_another_host(far: Abroad[Namespace], table: str) -> None:
+    """By TLS, as a user who may read its columns alone; the same rows, and the same table."""
+    frame, kit = two_silos()["bank"].frame, far.kits / "bank"
+    values = ", ".join(str(row) for row in frame.itertuples(index=False, name=None))
+    with postgres.running(far.hosts[VAULT]) as server:
+        server.run(
+            "CREATE TABLE customers (customer text, age bigint, income float8, iban text)",
+            f"INSERT INTO customers (customer, age, income) VALUES {values}",
+            f"GRANT SELECT (customer, age, income) ON customers TO {READER}",
+        )
+        (kit / "secret").touch(0o600)
+        (kit / "secret").write_text(READER_PASSWORD)
+        authority = kit / "crm.pem"
+        authority.write_bytes(server.authority.read_bytes())
+        before = (kit / "silo.toml").read_text()
+        (kit / "silo.toml").write_text(
+            f'[data]\ndatabase = "{server.url}?sslmode=verify-ca&sslrootcert={authority}&connect_timeout=10"\n'
+            f'table = "customers"\ncolumns = {list(frame.columns)!r}\nidentifiers = ["customer"]\n'
+            f'user = "{READER}"\npassword_file = "secret"\n'
+        )
+        try:
+            checked = far.command("bank", "check", "--kit", str(kit))
+            assert checked.returncode == 0, checked.stdout + checked.stderr
+            far.submit("asked", SILOFUSE)
+            far.done("asked")
+            assert {far.table(name, "asked") for name in ("bank", "shop")} == {table}
+            far.hosts[VAULT].link("down")
+            far.submit("unplugged", SILOFUSE)
+            ended = far.wait("unplugged", lambda now: now.state in ("failed", "suspended"))
+        finally:
+            far.hosts[VAULT].link("up")
+            (kit / "silo.toml").write_text(before)
+    assert server.address not in ended.error and str(server.port) not in ended.error and READER not in ended.error
+    own = (kit / "work" / "jobs" / "unplugged" / "log.txt").read_text()
+    assert f"The server must answer in time (got: {server.address}:{server.port}/crm)" in own
