@@ -63,9 +63,11 @@ _EVERY_LEVEL = ModeConfig(
 PRESETS: Mapping[str, Mapping[str, Struct]] = {
     "ctgan": {
         "paper": CTGANOptions(encoders=_EVERY_LEVEL),
-        "fast": CTGANOptions(epochs=4, least_rounds=600, batch=200, critic_steps=4, rate=5e-4),
-        "balanced": CTGANOptions(epochs=100),
-        "best": CTGANOptions(),
+        "fast": CTGANOptions(
+            epochs=4, least_rounds=600, batch=200, critic_steps=4, rate=5e-4, betas=(0.0, 0.99), average=0.99
+        ),
+        "balanced": CTGANOptions(epochs=100, rate=1e-3, betas=(0.0, 0.99), average=0.999),
+        "best": CTGANOptions(rate=1e-3, betas=(0.0, 0.99), average=0.999),
     },
     "ctabgan": {
         "paper": CTABGANOptions(adversary="original", normalised=True, encoders=_EVERY_LEVEL),
