@@ -150,6 +150,17 @@ def test_findings_are_of_one_table_and_signed_by_the_key_of_the_label(both: dict
         joined(both, changed(both, ("audits", "shop", "statement", "audits", 0, "beside")), "b.json")
 
 
+@pytest.mark.parametrize("garbage", [3, "x", [3], [{"of": "x"}], [{"figures": [1]}], {}])
+def test_what_a_silo_signs_that_cannot_be_shown_is_a_fault(both: dict[str, Any], garbage: Any) -> None:
+    chair = seated(ABSENT)["shop"]
+    stated = {**both["audits"]["shop"]["statement"], "audits": garbage}
+    assert faults({**both, "audits": {"shop": {"statement": stated, **sign(chair, "audits", stated)}}})
+    signed = json.loads(json.dumps(both["silos"]["shop"]))
+    signed["statement"]["audits"] = garbage
+    signed |= sign(chair, "label", {"facts": both["facts"], "statement": signed["statement"]})
+    assert faults({"facts": both["facts"], "silos": {**both["silos"], "shop": signed}})
+
+
 def test_verify_tells_of_audits(here: Path, both: dict[str, Any]) -> None:
     done = call("verify", here / "made.csv", here / "b.json")
     assert done.exit_code == 0 and "figures" in done.stdout and "rows trained on" in done.stdout.replace("\n", " ")

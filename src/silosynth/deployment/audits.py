@@ -27,7 +27,9 @@ HELD = "its own columns, before they left"
 OWN = "its own columns, once published"
 ACROSS = "all columns, by tables that silos have counted together"
 _LOCK, _WHAT, _SALT = "audits.lock", "audits", 16  # bytes
-_OF_FIGURE = ("name", "label", "group", "value", "low", "high", "floor", "unit")
+MENTIONED = {"of", "at", "published", "hash"}
+_KEPT = {"of", "at", "beside", "rows", "columns", "sha256", "withheld", "figures", "not_computed", "salt"}
+_FIGURE = {"name", "label", "group", "value", "low", "high", "floor", "unit"}
 
 
 def keep_audit(
@@ -46,7 +48,7 @@ def keep_audit(
     audit = {
         "of": of, "beside": beside, "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "rows": report["rows"]["n_synthetic"], "columns": list(columns), "sha256": sha256, "withheld": withheld,
-        "figures": [{key: one[key] for key in _OF_FIGURE} for one in report["scores"]],
+        "figures": [{key: one[key] for key in sorted(_FIGURE)} for one in report["scores"]],
         "not_computed": {one["name"]: one["why"] for one in report["skipped"]}, "salt": secrets.token_hex(_SALT),
     }  # fmt: skip
     with locked(make_folder(folder) / _LOCK):
@@ -99,11 +101,18 @@ def faults(label: Mapping[str, Any]) -> list[str]:
             if not whole or stated["silo"] != silo or stated["label"] != _of(label):
                 found.append(f"{silo}: its audits are of another silo, or of another table")
             check(_WHAT, silo, stated, added["key"], added["signature"])
+            if not fit(stated["audits"], _KEPT) or not all(fit(one["figures"], _FIGURE) for one in stated["audits"]):
+                found.append(f"{silo}: what its audits have found cannot be read")
         except (KeyError, TypeError, AttributeError):
             found.append(f"{silo}: its audits cannot be read, or it has not signed the label")
         except SilosynthError:
             found.append(f"{silo}: its signature is not of these audits")
     return found
+
+
+def fit(records: Any, fields: set[str]) -> bool:
+    """Whether these are records with such fields."""
+    return isinstance(records, list | tuple) and all(isinstance(one, dict) and set(one) == fields for one in records)
 
 
 def told(label: Mapping[str, Any]) -> dict[str, list[dict[str, Any]] | None]:

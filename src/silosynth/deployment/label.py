@@ -171,6 +171,8 @@ def _faults_of(silo: str, signed: Mapping[str, Any], label: Mapping[str, Any], k
     others = statement["others"] if statement["ledger"] else label["facts"]["silos"]
     if {silo, *others} != set(label["silos"]):
         found.append(f"{silo}: it knows of other silos that took part to the end than have signed")
+    if not audits.fit(statement.get("audits", ()), audits.MENTIONED):
+        found.append(f"{silo}: what it says of its audits cannot be read")
     if key is not None and key != signed["key"]:
         found.append(f"{silo}: it has another key than is known of it")
     try:
