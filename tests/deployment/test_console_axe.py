@@ -15,6 +15,8 @@ import pytest
 from tests.deployment import test_console
 from tests.deployment.test_console import Desk, KnownSite, desk, enter, get
 
+from silosynth.deployment import audits
+from silosynth.deployment.label_page import label_page
 from silosynth.evaluation.pages import source
 
 bank, coordinator = test_console.bank, test_console.coordinator  # fixtures
@@ -99,7 +101,29 @@ def all_pages(bank: KnownSite, coordinator: KnownSite) -> dict[str, str]:
         "/job/start/held", "/job/busy/ledger", "/job/busy/ledger?q=nothing-like-this", "/job/none",
     )  # fmt: skip
     here = pages(desk(coordinator), "/", "/submit", "/job/runs", "/job/lost", "/job/runs/ledger")
-    return {f"bank {name}": text for name, text in silo.items()} | {f"here {name}": text for name, text in here.items()}
+    named = {f"bank {name}": text for name, text in silo.items()} | {
+        f"here {name}": text for name, text in here.items()
+    }
+    return named | {"label": label()}
+
+
+def label() -> str:
+    """The page of a label with an audit whose findings were added, one whose were not, and a silo without any."""
+    figure = {"name": "copies", "label": "Exact copies", "group": "disclosure", "value": 0.0, "low": 0.0, "high": 7.1,
+              "floor": None, "unit": "%"}  # fmt: skip
+    audit = {"of": audits.OWN, "at": "2026-01-01T00:00:00+00:00", "beside": "rows trained on", "rows": 9, "columns": [],
+             "sha256": "ab", "withheld": "Too few rows.", "figures": [figure], "not_computed": {"auc": "no target"},
+             "salt": "cd"}  # fmt: skip
+    looked = {"of": audits.HELD, "at": "2026-01-01T00:00:00+00:00", "published": True, "hash": 64 * "e"}
+    facts = {"job": "trial", "silos": ["bank", "shop"], "rows": 9, "columns": ["age"], "algorithm": "silofuse",
+             "preset": "fast", "guarantee": "none", "target": None, "options": {}, "sha256": 64 * "a"}  # fmt: skip
+    signed = {
+        silo: {"key": 64 * "b", "signature": 86 * "c", "statement": {
+            "version": "0.1.0", "gave_away": ["counts"], "ledger": {"lines": 9, "hash": 64 * "d"}, "audits": made}}
+        for silo, made in (("bank", [looked]), ("shop", []))
+    }  # fmt: skip
+    text = label_page({"facts": facts, "silos": signed, "audits": {"bank": {"statement": {"audits": [audit]}}}})
+    return re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "<script src='axe.js'></script>", text)
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
