@@ -80,7 +80,7 @@ def both(here: Path) -> dict[str, Any]:
     done = call(
         "label", "trial", "--kit", here / "shop", "--audits", "--add", here / "a.json", "--out", here / "b.json"
     )
-    assert done.exit_code == 0 and "2 audits" not in done.stdout, done.output
+    assert done.exit_code == 0 and "What 1 of 1 audits found" in done.stdout, done.output
     return read_label(here / "b.json")
 
 
@@ -183,7 +183,7 @@ def test_under_a_budget_nothing_that_has_no_noise_is_added(here: Path) -> None:
     with (here / "shop" / "policy.toml").open("a") as file:
         file.write("largest_epsilon = 1.0\n")
     done = call("label", "trial", "--kit", here / "shop", "--audits", "--out", here / "c.json")
-    assert done.exit_code == 0 and "1 audits are left out" in done.stderr, done.output
+    assert done.exit_code == 0 and "its policy limits an epsilon" in done.stderr.replace("\n", " ")
     label = read_label(here / "c.json")
     assert label["audits"]["shop"]["statement"]["audits"] == [] and faults(label) == []
     assert "figures" not in (told(label)["shop"] or [{}])[0]

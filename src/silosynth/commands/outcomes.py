@@ -222,8 +222,8 @@ def _with_audits(ui: Session, site: kits.StartKit, folder: Path, label: dict[str
     signed = audits.opened(site.seat(), folder, read_policy(site.folder), label)
     told = len(signed["statement"]["audits"])
     if told < len(made):
-        ui.note(f"{len(made) - told} audits are left out: the policy limits an epsilon, their figures have no noise")
-    ui.show(f"Findings of {told} audits, which are of real rows and without noise, are in this file")
+        ui.note("audits of this silo's rows are left out: its policy limits an epsilon, and they have no noise")
+    ui.show(f"What {told} of {len(made)} audits found is in this file: figures of real rows, without noise")
     return {**label, "audits": {**label.get("audits", {}), site.name: signed}}
 
 
