@@ -20,12 +20,13 @@ from silosynth.algorithms.marginals import private, protocol as marginals
 from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams
-from silosynth.counting import opening
+from silosynth.counting import joint, opening
 from silosynth.counting.opening import CellNoise
 from silosynth.encoders import table as private_encoders
 from silosynth.privacy import mechanisms
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.events import Event
+from silosynth.privacy.joint import charged, weights
 
 Numbers = np.ndarray
 LOW = 3.0  # standard deviations by which a mean square may be low: it is, or is not, by the streams' fixed seeds
@@ -37,13 +38,17 @@ class Heard:
 
     Attributes:
         columns: on counts that encoders were learnt from, in order, in whole cells.
-        tables: of each set that opened, what each party added.
+        tables: of each set that opened, all of it.
+        bits: of each set of two silos, those of each.
+        noises: with which each set was to open.
         charged: the event of each set.
         learnt: events of encoders and numbers of rows.
     """
 
     columns: list[Numbers] = field(default_factory=list)
-    tables: dict[int, dict[str, Numbers]] = field(default_factory=dict)
+    tables: dict[int, Numbers] = field(default_factory=dict)
+    bits: dict[int, dict[str, Numbers]] = field(default_factory=dict)
+    noises: dict[int, CellNoise] = field(default_factory=dict)
     charged: dict[int, Event] = field(default_factory=dict)
     learnt: list[Event] = field(default_factory=list)
 
@@ -59,33 +64,34 @@ def people(rows: int = 20_000) -> pd.DataFrame:
 def heard(kind: str, patched: pytest.MonkeyPatch) -> tuple[Play, Heard]:
     """Train, and listen."""
     play = Play(whole=people(), kind=kind, **{"dp": DP} | KINDS[kind] | {"bins": 16, "groups": 8})
-    found, counts, added = Heard(), private_encoders.gaussian_counts, opening._added
+    found, counts, hide = Heard(), private_encoders.gaussian_counts, joint.JointNoise._hide
 
     def gaussian_counts(exact: Any, *more: Any) -> Any:
         noised, event = counts(exact, *more)
         found.columns.append((noised - exact).numpy().ravel())
         return noised, event
 
-    def own(plan: Any, number: int, noises: Any, rng: Any) -> Any:
-        noise = added(plan, number, noises, rng)
-        if len(plan.parts[number]) == 2:
-            found.tables.setdefault(number, {})["coordinator"] = noise.ravel()
-        return noise
+    def hidden(silo: Any, *given: Any) -> Any:
+        reply = hide(silo, *given)
+        for number, bits in silo._now.bits.items():
+            found.bits.setdefault(number, {})[silo._seat.name] = bits
+        return reply
 
     with patched.context() as listening:
         for module in (private_encoders, mechanisms):  # of numbers, and of levels
             listening.setattr(module, "gaussian_counts", gaussian_counts)
-        listening.setattr(opening, "_added", own)
+        listening.setattr(joint.JointNoise, "_hide", hidden)
         play.drive()
     for name, ask, reply in play.said:
         if isinstance(reply, opening.SharesOpened):
             assert isinstance(ask, opening.OpenTables)
             events = zip(ask.sets, reply.events, strict=True)
             found.charged |= dict(events)
+            found.noises |= dict(zip(ask.sets, ask.noises, strict=True))
             for number, share in zip(ask.sets, reply.shares, strict=True):
                 words = share.numpy().reshape(-1).view(f"u{play.silos[name].counter.shares[number].itemsize}")
                 noise = (words - play.silos[name].counter.shares[number].reshape(-1)).view(f"i{words.itemsize}")
-                found.tables.setdefault(number, {})[name] = noise.astype(np.int64)
+                found.tables[number] = found.tables.get(number, np.zeros(len(noise), noise.dtype)) + noise
         elif isinstance(reply, marginals.NoisedAttributesMade):
             found.learnt += reply.events
     return play, found
@@ -95,19 +101,17 @@ def check(play: Play, found: Heard) -> None:
     """Check that everybody faces the noise that is charged, that all is charged once, and no noise is used twice."""
     plan = play.silos["tax"]._plan
     assert plan is not None
-    for left_out in ("registry", "tax", "coordinator"):
-        faced = [
-            sum(noise for name, noise in parts.items() if name != left_out) / found.charged[number].noise
-            for number, parts in found.tables.items()
-            if len(parts) == 3
-        ]
-        enough(np.concatenate(faced), f"tables of two silos, less the part of {left_out}")
-    alone = [
-        noise / found.charged[n].noise
-        for n, parts in found.tables.items()
-        if len(parts) == 1
-        for noise in parts.values()
-    ]
+    two = {number: noise for number, noise in found.tables.items() if found.charged[number].joint}
+    enough(
+        np.concatenate([noise / found.charged[number].noise for number, noise in two.items()]), "tables of two silos"
+    )
+    for left_out in ("registry", "tax"):  # it knows its own bits, and faces those of the other one
+        faced = [part(found, number, left_out) / found.charged[number].noise for number in two]
+        enough(np.concatenate(faced), f"tables of two silos, as {left_out} sees them")
+    for number in two:
+        worth = charged(2 * found.noises[number].half_variance, DP["delta"])
+        assert (found.charged[number].noise, found.charged[number].delta) == worth, "charged as more than it is"
+    alone = [noise / found.charged[n].noise for n, noise in found.tables.items() if n not in two]
     enough(np.concatenate(alone), "tables of one silo")
     learnt = np.concatenate(found.columns) / found.learnt[0].noise
     enough(learnt, "columns")
@@ -118,9 +122,18 @@ def check(play: Play, found: Heard) -> None:
     events = play.events()
     assert len(events) == len(found.learnt) + len(found.tables), "not all charged"
     assert affords(play.config.dp, events), "more than the target"
-    drawn = [noise for parts in found.tables.values() for noise in parts.values()] + found.columns
-    starts = [noise[:6].tobytes() for noise in drawn if len(noise) >= 6]
+    bits = [own[:, :8].ravel().astype(np.int64) for parts in found.bits.values() for own in parts.values()]
+    drawn = [noise.astype(np.int64) for noise in found.tables.values()] + found.columns + bits
+    starts = [noise[:12].tobytes() for noise in drawn if len(noise) >= 12]
     assert len(set(starts)) == len(starts), "the same noise twice"
+
+
+def part(found: Heard, number: int, left_out: str) -> Numbers:
+    """What the bits of one silo make of a table's noise, whatever those of the other are; less their mean."""
+    (bits,) = (bits for name, bits in found.bits[number].items() if name != left_out)
+    made = bits.astype(np.float64) @ np.array(weights(2 * found.noises[number].half_variance))
+    centred: Numbers = made - made.mean()
+    return centred
 
 
 def enough(units: Numbers, what: str) -> None:
@@ -132,18 +145,28 @@ def enough(units: Numbers, what: str) -> None:
 # Half the noise.
 
 
-def half_of_silos(patched: pytest.MonkeyPatch) -> None:
-    real = CellNoise.part
-    patched.setattr(CellNoise, "part", lambda noise, parts, *more: real(noise, 2 * parts, *more))
+def half_of_the_bits(patched: pytest.MonkeyPatch) -> None:
+    real = joint.draw
+    patched.setattr(joint, "draw", lambda cells, count, rng: real(cells, count, rng) * (np.arange(count) % 2))
 
 
-def half_of_the_coordinator(patched: pytest.MonkeyPatch) -> None:
-    real = opening._added
-    patched.setattr(opening, "_added", lambda *given: real(*given) // 2)
+def no_bits_of_one_silo(patched: pytest.MonkeyPatch) -> None:
+    real, last = joint.JointNoise._hide, joint.draw
+
+    def hide(silo: Any, *given: Any) -> Any:
+        with pytest.MonkeyPatch.context() as one:
+            one.setattr(joint, "draw", lambda *how: last(*how) * (silo._seat.name != "tax"))
+            return real(silo, *given)
+
+    patched.setattr(joint.JointNoise, "_hide", hide)
 
 
-def none_of_the_coordinator(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(opening, "_added", lambda plan, number, *more: np.zeros(plan.request.shape(number), np.int64))
+def weights_of_half_the_variance(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(joint, "weights", lambda variance: weights(variance // 2))
+
+
+def charged_as_all_of_the_variance(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(opening, "charged", lambda variance, delta: (math.sqrt(variance), 0.0))
 
 
 def half_on_tables_of_one_silo(patched: pytest.MonkeyPatch) -> None:
@@ -180,7 +203,7 @@ def last_tables_as_if_none_were_open(patched: pytest.MonkeyPatch) -> None:
 
 def halved(noise: CellNoise | None) -> CellNoise:
     assert noise is not None
-    return CellNoise(half_variance=max(mechanisms.LEAST_VARIANCE, noise.half_variance // 2))
+    return replace(noise, half_variance=max(mechanisms.LEAST_VARIANCE, noise.half_variance // 2))
 
 
 # One event left out.
@@ -209,24 +232,25 @@ def of_silos_again(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Streams, "noise", lambda streams: real(Streams(0)))
 
 
-def of_the_coordinator_again(patched: pytest.MonkeyPatch) -> None:
-    real = opening._added
+def bits_again(patched: pytest.MonkeyPatch) -> None:
+    real = joint.draw
     again = Streams(0).child("again")
-    patched.setattr(opening, "_added", lambda plan, number, noises, rng: real(plan, number, noises, again.noise()))
+    patched.setattr(joint, "draw", lambda cells, count, rng: real(cells, count, again.noise()))
 
 
 MUTATED = ["mst", "aim", "aim last"]
 MUTATIONS = [
-    (half_of_silos, "noise below"),
-    (half_of_the_coordinator, "noise below"),
-    (none_of_the_coordinator, "noise below"),
+    (half_of_the_bits, "noise below"),
+    (no_bits_of_one_silo, "as registry sees them: noise below"),
+    (weights_of_half_the_variance, "tables of two silos: noise below"),
+    (charged_as_all_of_the_variance, "charged as more than it is"),
     (half_on_tables_of_one_silo, "noise below"),
     (half_on_columns, "columns: noise below"),
     (half_on_full_tables, "opens no tables beyond its target"),
     (a_tables_event, r"zip\(\)"),
     (a_columns_event, "not all charged"),
     (of_silos_again, "the same noise twice"),
-    (of_the_coordinator_again, "the same noise twice"),
+    (bits_again, "the same noise twice"),
 ]
 
 

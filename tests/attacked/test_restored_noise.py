@@ -43,6 +43,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
+from silosynth.counting.joint import HideBits, TakeBits
 from silosynth.counting.opening import OpenTables, SharesOpened
 from silosynth.deployment import silo as deployment_silo
 from silosynth.deployment.conducting import conduct
@@ -107,28 +108,56 @@ def test_a_job_killed_after_its_tables_have_left_resumes_to_the_same_bytes(tmp_p
     assert told[:2] == told[2:] and charges[0] == charges[1]
 
 
+def at_tables(algorithm: str, folder: Path) -> tuple[Asked, list[Message]]:
+    """A silo before tables open, and what it is asked for that: to hide bits for noise, to take others', to open."""
+    rows, before = columns_of_the_same_rows(), list[bytes]()
+    silos, name = sides(rows, folder), next(iter(rows))
+
+    def here(ask: Message) -> bool:
+        if isinstance(ask, HideBits) and not before:
+            before.append(saved(silos[name]))
+        return isinstance(ask, OpenTables)
+
+    asks, sent = until(secret_job(rows, algorithm, **DP), silos, here)
+    told = [ask for silo, ask in sent if silo == name and isinstance(ask, HideBits | TakeBits)]
+    silo = killed(silos[name], sides(rows, folder)[name], before[0])
+    return (silo, asks[name], lambda: sides(rows, folder)[name], folder / name), [*told, asks[name]]
+
+
+def last(silo: DeploymentSilo, asks: list[Message]) -> Message:
+    """The reply to the last of these asks."""
+    return [across(silo, ask) for ask in asks][-1]
+
+
 @pytest.mark.parametrize("algorithm", COUNTING)
 def test_counted_tables_open_to_the_same_bytes_after_kill_9_and_count_once(algorithm: str, tmp_path: Path) -> None:
-    silo, ask, again, folder = at(OpenTables, algorithm, tmp_path, **DP)
+    (silo, _, again, folder), asks = at_tables(algorithm, tmp_path)
     before, learnt = saved(silo), len(charged(folder))
-    first = across(silo, ask)
+    first = last(silo, asks)
     assert isinstance(first, SharesOpened) and len(charged(folder)) == learnt + len(first.events)
+    assert any(event.joint for event in first.events)
     events = charged(folder)
     for _ in range(2):
-        assert encode(across(killed(silo, again(), before), ask)) == encode(first)
+        assert encode(last(killed(silo, again(), before), asks)) == encode(first)
         assert charged(folder) == events
 
 
 @pytest.mark.parametrize("algorithm", COUNTING)
 def test_another_choice_of_counted_tables_has_other_noise_and_is_charged(algorithm: str, tmp_path: Path) -> None:
-    silo, ask, again, folder = at(OpenTables, algorithm, tmp_path, **DP)
-    assert isinstance(ask, OpenTables) and len(ask.sets) > 1
+    (silo, _, again, folder), asks = at_tables(algorithm, tmp_path)
+    hide, take, ask = asks
+    assert isinstance(hide, HideBits) and isinstance(ask, OpenTables) and len(ask.sets) > 1
     before, learnt = saved(silo), len(charged(folder))
-    first = across(silo, ask)
-    other = across(killed(silo, again(), before), OpenTables(ask.sets[:1], ask.noises[:1]))
-    assert isinstance(first, SharesOpened) and isinstance(other, SharesOpened)
-    assert not torch.equal(first.shares[0], other.shares[0])
-    assert len(charged(folder)) == learnt + len(first.events) + 1
+    first = last(silo, asks)
+    assert isinstance(first, SharesOpened)
+    for changed in ([hide, take, OpenTables(ask.sets[:1], ask.noises[:1])], [replace(hide, seed=bytes(32)), take, ask]):
+        once = len(charged(folder))
+        other = last(killed(silo, again(), before), changed)
+        assert isinstance(other, SharesOpened)
+        drawn_before = changed[0] == hide and ask.sets[0] in hide.sets  # by both silos, by the same asks
+        assert torch.equal(first.shares[0], other.shares[0]) == drawn_before
+        assert len(charged(folder)) == once + len(other.events)
+    assert learnt < once
 
 
 def resumed(job: Job, folder: Path, openings: int) -> Iterator[list[bytes]]:

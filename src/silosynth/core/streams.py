@@ -121,6 +121,10 @@ class Streams:
         """A fresh keystream, for noise that protects rows. It is as secret as the seed is."""
         return Keystream(hashlib.sha256(b"silosynth keystream 1" + self.asked()._digest()).digest())
 
+    def again(self) -> bytes | None:
+        """32 secret bytes for all that was asked so far, so that the same asks have the same; None without a chain."""
+        return None if self.chain is None else self.noise().words(4).tobytes()
+
     def _digest(self) -> bytes:
         escaped = (name.replace("\x1e", "\x1e0").replace("\x1f", "\x1e1") for name in self.path)  # no two paths alike
         text = "\x1f".join((str(self.seed), *escaped))

@@ -1,8 +1,11 @@
 """Opening: tables that silos hold shares of, to the coordinator: with noise that is in the shares before, or exactly.
 
 *With noise.* Silos draw noise on every cell, add it to their shares, and send these: the coordinator sees the sum of
-shares, and of noise. Of a table of two silos each draws half of it (`CellNoise`). Before the coordinator passes a
-table on, it adds another half: a silo that takes its own off still faces two. So for each row of the aligned table
+shares, and of noise. Of a table of two silos both draw it together, so that neither knows it (`counting.joint`), if the
+noise says so (`CellNoise.joint`): then everybody faces the same, which is what is charged.
+
+Or each draws half of it. Before the coordinator passes a table on, it adds another half: a silo that takes its own off
+still faces two. So for each row of the aligned table
 
     the coordinator faces the noise of both silos: epsilon        a silo faces that of the other and of the coordinator:
     anybody else faces all three halves: epsilon at most          epsilon
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,11 +46,13 @@ from silosynth.core.conversation import Conversation, Exchange, Replies, Roster,
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release, Struct
 from silosynth.core.streams import Keystream
+from silosynth.counting.joint import draw_noise
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
 from silosynth.counting.products import AnyWords
 from silosynth.counting.protocol import as_words
 from silosynth.privacy.aggregation import LEAST, Masked, secure_sum
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_table
+from silosynth.privacy.joint import charged
 from silosynth.privacy.masks import FRACTION
 from silosynth.privacy.mechanisms import (
     LEAST_VARIANCE,
@@ -69,13 +74,15 @@ class CellNoise(Struct):
     Attributes:
         epsilon: of the table, with discrete Laplace noise; else 0.
         half_variance: of each half of discrete Gaussian noise; else 0. Takes far less noise where tables are many.
+        joint: whether both silos of a table draw Gaussian noise together, of twice that variance (`privacy.joint`).
 
     Raises:
-        ConfigError: not one of both is given, or it is out of range.
+        ConfigError: not one of both numbers is given, or it is out of range; or joint noise is not Gaussian.
     """
 
     epsilon: float = 0.0
     half_variance: int = 0
+    joint: bool = False
 
     def whole(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
         """All of it, by one party."""
@@ -107,7 +114,10 @@ class CellNoise(Struct):
         return math.ceil(9 * self.deviation(2) if self.half_variance else REACH / self.epsilon)
 
     def event(self, what: str, joint: bool, delta: float) -> Event:
-        """What it costs to open one table with it."""
+        """What it costs to open one table with it, of two silos (``joint``) or one; ``delta`` is the target's."""
+        if self.joint and joint:
+            deviation, slip = charged(2 * self.half_variance, delta)
+            return replace(gaussian_table(what, deviation, joint=True, target=delta), delta=slip)
         if self.half_variance:
             return gaussian_table(what, self.deviation(2), joint=joint, target=delta)
         return Event(DISCRETE_LAPLACE, float(self.epsilon), 0.0, what, joint=joint, target=delta)
@@ -117,8 +127,8 @@ class CellNoise(Struct):
             if self.epsilon or not LEAST_VARIANCE <= self.half_variance <= MOST_VARIANCE // 2:
                 rule = f"Halves of Gaussian noise have a variance from {LEAST_VARIANCE} to {MOST_VARIANCE // 2}"
                 raise ConfigError(rule, self.half_variance, "Open with more epsilon, or fewer tables.")
-        elif not 0 < self.epsilon < math.inf:
-            raise ConfigError("Tables open with noise of a finite epsilon above zero", self.epsilon)
+        elif self.joint or not 0 < self.epsilon < math.inf:
+            raise ConfigError("Tables open with noise of a finite epsilon above zero, or Gaussian", self.epsilon)
 
 
 def with_parts(
@@ -197,7 +207,7 @@ def open_tables(
         roster: all silos.
         request: what was counted.
         noises: of the sets that open; `EXACT` for none.
-        rng: the coordinator's own noise; its seed is a secret.
+        rng: the coordinator's own noise, and what it deals for noise that silos draw together; its seed is a secret.
         number: of silos with different rows: of the first round of secure sums; above those of earlier ones.
 
     Raises:
@@ -212,6 +222,7 @@ def open_tables(
         sums = yield from _secure_sums(roster, plan, noises, number)
         return OpenedTables(sums, sums)
     found: dict[int, Counts] = {}
+    yield from draw_noise(roster, plan, _drawn_together(plan, noises), rng)
     for chosen in _alike(noises):
         held = {silo: tuple(place for place in chosen if silo in plan.parts[place]) for silo in roster}
         held = {silo: own for silo, own in held.items() if own}
@@ -220,6 +231,12 @@ def open_tables(
             found |= _summed(plan, held, replies)
     own = {place: found[place] for place in noises}
     return OpenedTables(own, {n: table + _added(plan, n, noises, rng) for n, table in own.items()})
+
+
+def _drawn_together(plan: Plan, noises: Mapping[int, CellNoise | None]) -> dict[int, int]:
+    """The variances of the noise that two silos draw together, by set."""
+    two = ((number, noise) for number, noise in noises.items() if noise is not None and len(plan.parts[number]) == 2)
+    return {number: 2 * noise.half_variance for number, noise in two if noise.joint}
 
 
 def _alike(noises: Mapping[int, CellNoise | None]) -> list[list[int]]:
@@ -281,6 +298,9 @@ def check_opening(plan: Plan, number: int, noise: CellNoise | None) -> None:
         return
     if len(plan.parts[number]) > 2:
         raise ConfigError("Tables that open with noise are of one or two silos", number, "Leave it closed.")
+    if noise.joint and (plan.request.horizontal or plan.request.dealer):
+        rule = "Two silos draw noise together where they hold different columns, and the coordinator deals"
+        raise ConfigError(rule, plan.request.dealer or "different rows", "Open with halves of noise.")
     if plan.request.bits < bits_to_open(plan.request.rows, noise):
         rule = f"Words of {plan.request.bits} bits have no room for such noise"
         raise ConfigError(rule, noise.epsilon or noise.half_variance, "Count with more.")
@@ -300,6 +320,8 @@ def _signed(words: AnyWords, request: CountRequest) -> Counts:
 
 
 def _added(plan: Plan, number: int, noises: Mapping[int, CellNoise | None], rng: Keystream) -> Counts:
-    """The coordinator's half of the noise; none on a table of one silo."""
+    """The coordinator's half of the noise; none on a table of one silo, or where two draw it together."""
     shape, noise = plan.request.shape(number), noises[number]
-    return np.zeros(shape, np.int64) if noise is None or len(plan.parts[number]) < 2 else noise.part(2, shape, rng)
+    if noise is None or noise.joint or len(plan.parts[number]) < 2:
+        return np.zeros(shape, np.int64)
+    return noise.part(2, shape, rng)

@@ -21,7 +21,7 @@ from silosynth.core.errors import DataError, ProtocolError, SilosynthError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Schema, Table, modelled_columns
 from silosynth.core.streams import Keystream, Streams
-from silosynth.counting import dealing, distances, opening, plan as planning, protocol
+from silosynth.counting import dealing, distances, joint, opening, plan as planning, protocol
 from silosynth.counting.dealing import DealtWords
 from silosynth.counting.levels import Codes, crossed
 from silosynth.counting.plan import Factor, Plan
@@ -100,6 +100,7 @@ class TableCounter(Party):
         self._multiplier = distances.ShareMultiplier(seat)
         self._masker = masker.Masker(seat, max(2, len(seat.roster)))  # of sums over all silos
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
+        self._joint = joint.JointNoise(seat, self._streams)
         self._ended: Plan | None = None  # of the counting that left the shares
         self._table, self._seat = modelled_columns(table, schema), seat
         group = self._group = Group(seat)
@@ -145,6 +146,8 @@ class TableCounter(Party):
                 return self._take(ask)
             case protocol.FinishCount():
                 return self._finish(ask)
+            case joint.HideBits() | joint.TakeBits():
+                return self._draw_together(ask)
             case opening.OpenTables():
                 return self._open(ask)
             case opening.RevealTables():
@@ -354,6 +357,13 @@ class TableCounter(Party):
 
     # Opening.
 
+    def _draw_together(self, ask: joint.HideBits | joint.TakeBits) -> Message:
+        """Draw noise with other silos, for tables that open next."""
+        plan = self._ended
+        if plan is None or plan.request.horizontal or plan.request.dealer:
+            raise self._refusal("draws noise for tables of a counting that the coordinator dealt for", "another")
+        return self._joint.answer(ask, plan, len(self.events))
+
     def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
         """Shares with noise, if the target affords the tables with all that were opened before."""
         plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=False)
@@ -431,11 +441,13 @@ class TableCounter(Party):
         return replace(event, scope=self._scope)
 
     def _noised(self, plan: Plan, number: int, noise: opening.CellNoise, rng: Keystream) -> AnyWords:
-        """A share (1, cells) with this silo's noise: half of it, where another silo adds the rest."""
+        """A share (1, cells) with this silo's noise: of what two have drawn, or half, where another adds the rest."""
         share = self.shares[number].reshape(1, -1)
-        two = len(plan.parts[number]) == 2
-        drawn = noise.part(2, share.shape, rng) if two else noise.whole(share.shape, rng)
-        return share + drawn.astype(share.dtype)
+        if len(plan.parts[number]) < 2:
+            return share + noise.whole(share.shape, rng).astype(share.dtype)
+        if noise.joint:
+            return share + self._joint.share(number, 2 * noise.half_variance)
+        return share + noise.part(2, share.shape, rng).astype(share.dtype)
 
     # State.
 
@@ -451,6 +463,7 @@ class TableCounter(Party):
     def restore(self, state: State) -> None:
         """Continue from a result of `state`."""
         self._now, request = None, state.get("request")
+        self._joint = joint.JointNoise(self._seat, self._streams)
         self._ended = None if request is None else Plan(from_state(planning.CountRequest, request))
         if "masker" in state:
             self._masker.restore(state["masker"])

@@ -70,6 +70,7 @@ UNDER_A_BUDGET = {
     "counting.BlockDealt": "the same",
     "counting.RestDealt": "the same",
     "counting.HiddenBlock": "rows under random numbers, sealed for silos that cannot subtract them; of a public length",
+    "counting.HiddenBits": "random bits under random numbers, sealed for the other silos, for noise on tables",
 }
 """Replies beside noised ones that may leave while an epsilon is limited, by type, and why."""
 EXACT_ROWS = {

@@ -209,9 +209,7 @@ class Group:
 
     def _again(self) -> bytes | None:
         """A secret of this silo for all that it was asked so far; None where it keeps no chain of that."""
-        if self._streams is None or self._streams.chain is None:
-            return None
-        return self._streams.child("agreement", self.purpose).noise().words(4).tobytes()
+        return None if self._streams is None else self._streams.child("agreement", self.purpose).again()
 
     def _fresh_share(self, again: bytes | None) -> bytes:
         return os.urandom(SHARE) if again is None else derive(again, framed(_LABEL, "fresh share", *self._members()))

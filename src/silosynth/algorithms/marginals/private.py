@@ -88,8 +88,7 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         columns, groups, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
-        noises = CellNoise(half_variance=groups), CellNoise(half_variance=full)
-        return MarginalsPlan(2 * columns, names, *noises, events)
+        return MarginalsPlan(2 * columns, names, table_noise(config, groups), table_noise(config, full), events)
 
     def within(plan: MarginalsPlan) -> bool:
         tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.full.event("", True, dp.delta)] * most
@@ -164,9 +163,14 @@ def _last_noise(
         events = [*plan.events, *before, *[noise.event("", True, dp.delta)] * last]
         return not (affords(dp, events) and affords_adaptive(dp, events))
 
-    while costs_more(CellNoise(half_variance=half)):
+    while costs_more(table_noise(config, half)):
         half += 1 + half // 200
-    return CellNoise(half_variance=half)
+    return table_noise(config, half)
+
+
+def table_noise(config: MarginalsConfig, half: int) -> CellNoise:
+    """The noise on a table, of twice this variance: that of two silos' columns is drawn by both together."""
+    return CellNoise(half_variance=half, joint=not config.horizontal)
 
 
 def naming(sets: Sequence[int], last: bool = False) -> str:

@@ -455,9 +455,9 @@ def _opened(
 
 
 def _variance(plan: Plan, number: int, noise: opening.CellNoise | None) -> float:
-    """Of the noise on a table as it may be passed on: three halves of two silos, all by one, or all silos' parts."""
+    """Of the noise on a table as it may be passed on: all by one silo or by two together, or all silos' parts."""
     silos = len(plan.request.silos)
-    parts = (silos, silos - 1) if plan.request.horizontal else (3 if len(plan.parts[number]) == 2 else 2, 2)
+    parts = (silos, silos - 1) if plan.request.horizontal else (2, 2)
     return 0.0 if noise is None else noise.deviation(*parts) ** 2
 
 

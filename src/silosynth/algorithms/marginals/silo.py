@@ -22,7 +22,7 @@ from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, check_agreed, check_trainable
 from silosynth.core.streams import Streams
-from silosynth.counting import opening, protocol as counting
+from silosynth.counting import joint, opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells, possible, summed
@@ -66,7 +66,7 @@ class MarginalsSilo(ColumnParty):
             *once(counting.PrepareCount),
             *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
             *once(counting.FinishCount),
-            *often(opening.OpenTables, opening.RevealTables, *ASKS),
+            *often(joint.HideBits, joint.TakeBits, opening.OpenTables, opening.RevealTables, *ASKS),
             *maybe(marginals.HandOverDecoders),
         )
 
@@ -331,7 +331,7 @@ class MarginalsSilo(ColumnParty):
         self.attributes = tuple(from_state(networks.Attribute, one) for one in state["attributes"])
         self.events = [from_state(Event, event) for event in state.get("events", ())]
         if "counter" in state:
-            noises = [opening.CellNoise(half_variance=half) if half else opening.EXACT for half in state["halves"]]
+            noises = [private.table_noise(self.config, half) if half else opening.EXACT for half in state["halves"]]
             self.named = dict(zip(state["named"], noises, strict=True))
             self.told, self.opened, self.ended = state["rows"], list(state["opened"]), state["ended"]
             self.counter = self._make_counter()
