@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class CellNoise(Struct):
 
     epsilon: float = 0.0
     half_variance: int = 0
-    joint: bool = False
+    joint: bool = field(default=False, repr=False)  # what one party draws by itself hangs on the numbers alone
 
     def whole(self, shape: tuple[int, ...], rng: Keystream) -> Counts:
         """All of it, by one party."""

@@ -47,7 +47,8 @@ class Event(Struct):
         mechanism: how it was noised; the accountant knows those named here, and refuses others.
         epsilon: what the noise alone gives, of `DISCRETE_LAPLACE` and `THRESHOLDED`: both add discrete Laplace noise of
             this parameter to counts of which one row changes one, by 1. 0 for the other mechanisms.
-        delta: the probability, at most, that the name of a level that one row holds is released; 0 without a threshold.
+        delta: the probability, at most, that the name of a level that one row holds is released, or that noise shows a
+            row that two silos have drawn together (`silosynth.privacy.joint`); else 0.
         what: what was released, in words: "counts of the levels of column 'job'". Never a value from the table.
         noise: of `GAUSSIAN` mechanisms: standard deviation of the noise, in units of what one row changes at most.
         rate: of `SAMPLED_GAUSSIAN`: the probability with which a row takes part in a step, independent of all others

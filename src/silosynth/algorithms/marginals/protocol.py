@@ -21,11 +21,11 @@ rows are drawn by rounding                            next to their expected num
 ====================================================  ==========================================================
 
 Nobody holds tables of columns of two silos: silos count them as shares (`silosynth.counting.protocol`), the coordinator
-deals. What opens is noised in the shares (`silosynth.counting.opening`): by each of two silos half of it, and by the
-coordinator another half, before anything is made of a table. So all that is selected, fitted and drawn is made of
-tables as they may be passed on, and each row is protected by (epsilon, delta) from the coordinator, from each silo, and
-from everybody else: as long as all follow the protocol, and coordinator and silos do not collude. Tables of two columns
-of one silo are counted and noised by that silo.
+deals. What opens is noised in the shares (`silosynth.counting.opening`), by noise that both silos of a table draw
+together, and nobody knows. So all that is selected, fitted and drawn is made of tables as they may be passed on, and
+each row is protected by (epsilon, delta) from the coordinator, from each silo, and from everybody else: as long as all
+follow the protocol, and coordinator and silos do not collude. Tables of two columns of one silo are counted and noised
+by that silo.
 
 *The noise is nobody's message*: it follows from the options and numbers of columns (`private.plan_noise`), for tables
 in full also from numbers of levels (`private.full_noise`), and for the last of them from how many are open. A silo
