@@ -84,6 +84,24 @@ def test_whatever_one_party_has_drawn_the_others_bits_make_noise_of_the_law(vari
     assert abs(np.corrcoef(own_part, noise(owns[1], others, variance))[0, 1]) < 5 / math.sqrt(cells)
 
 
+@pytest.mark.parametrize("variance", [60, 200, 842, 5001, 20_000])
+def test_a_party_whose_groups_break_the_rule_leaves_nine_tenths_of_the_deviation(variance: int) -> None:
+    of, chances = weights(variance), np.ones(1)
+    grouped = joint.GROUP * joint.groups(len(of))
+    for place, weight in enumerate(of):
+        inside = place % joint.GROUP if place < grouped else 0
+        if inside < joint.GROUP - 1 - joint.PARITY:
+            chances = np.convolve(chances, [0.5, *[0.0] * (weight - 1), 0.5])
+        elif inside == joint.GROUP - 1:  # one or three of four are set, and never none, two or all
+            gap = [0.0] * (weight - 1)
+            chances = np.convolve(chances, [0.0, *gap, 0.5, *gap, 0.0, *gap, 0.5])
+    ends = np.nonzero(chances)[0]
+    chances = chances[ends[0] : ends[-1] + 1]
+    deviation, slip = math.sqrt(variance), joint.SLIP * 1e-5
+    assert joint._dominated(chances, 0.9 * deviation, slip)
+    assert not joint._dominated(chances, 0.95 * deviation, slip)
+
+
 def test_half_of_the_bits_and_bits_without_their_exclusive_or_are_other_laws() -> None:
     count = len(weights(842))
     own, others = (draw(40_000, count, Streams(seed).noise()) for seed in (4, 5))

@@ -16,8 +16,10 @@ Messages in talking order: `HideBits` → `HiddenBits`, `TakeBits` → `Done`; t
 
 Who could take the noise off:
 
-* a silo knows its own bits. Whatever these are, those of its partner make the exclusive ors fair, and it sees them
-  under random words only: it faces all of the noise. So does everybody who is no party to it.
+* a silo knows its own bits. If these are as `privacy.joint` says, random or not, those of its partner make noise of
+  the law, and it sees them under random words only: it faces all of the noise. So does everybody who is no party to it.
+  Bits whose groups break the rule of exclusive ors leave noise of the same variance with lighter tails, which hides as
+  much as if its deviation were a tenth less than is charged.
 * the coordinator, which deals, knows u, v and r. Of bits it sees nothing: d and e are sealed, and shares are masked. It
   faces all of the noise. One that deals other words adds a number that it knows to each cell. One that delivers what a
   silo has hidden in an earlier attempt of the same job adds sums of silos' bits, weighted by numbers that it knows:
