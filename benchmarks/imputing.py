@@ -3,6 +3,7 @@
     python benchmarks/imputing.py
     python benchmarks/imputing.py --sets adult --algorithms aim
     python benchmarks/imputing.py --sets cardio heloc --rows 1500      # sooner done: kept as imputing_1500
+    python benchmarks/imputing.py --folder kept                        # goes on where a run with it was stopped
 
 Of each table 4000 rows are learnt from, with columns dealt to two silos, and one cell in five of 500 others is hidden:
 at random, or by a column (the more, the higher a row is in the first column of numbers, which stays complete). Each
@@ -13,11 +14,15 @@ of scikit-learn, learnt from the 4000 rows, in five rounds. Both see all rows in
 Error: of numbers, root of the mean squared error of the median, over the column's standard deviation; of levels, share
 of cells with another than the most frequent. Coverage: share of numbers within an interval of 90 %; that of MICE is of
 a normal value of which its draws are ten. Width: of that, in standard deviations. Certain: mean share of draws that
-agree with the most frequent level, which is to be the share that is right.
+agree with the most frequent level, which is to be the share that is right. Time: of the processor, for filling in, over
+that of MICE. With ``--folder`` each row has the commit that made it.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,10 +37,13 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer
 
 import silosynth as ss
+from silosynth.core.files import make_folder, write_atomic
 from silosynth.data import datasets
+from silosynth.papers import results
 from silosynth.simulation.federation import in_order
 
 SETS, ALGORITHMS = ("adult", "bank_marketing", "heloc", "cardio"), ("silofuse", "mst")
+WAYS = ("at random", "by a column")
 ROWS, HIDDEN, SHARE, DRAWS, SILOS = 4000, 500, 0.2, 10, 2
 Draws = list[pd.DataFrame]
 
@@ -145,8 +153,8 @@ def score(real: pd.DataFrame, train: pd.DataFrame, partial: pd.DataFrame, draws:
     }  # fmt: skip
 
 
-def run(name: str, algorithms: list[str], learnt: int, seed: int) -> Iterator[dict[str, Any]]:
-    """One row for each imputer and way of hiding, with this many rows to learn from."""
+def run(name: str, algorithms: list[str], learnt: int, seed: int, done: int = 0) -> Iterator[dict[str, Any]]:
+    """One row for each imputer and way of hiding after the first ``done``, with this many rows to learn from."""
     real = datasets.load(name).sample(learnt + HIDDEN, random_state=seed).reset_index(drop=True)
     for column in real:  # levels as text, so that gaps do not change how they are written
         as_text = real[column].astype(str).astype(object).where(real[column].notna(), None)
@@ -157,41 +165,52 @@ def run(name: str, algorithms: list[str], learnt: int, seed: int) -> Iterator[di
         "MICE": lambda partial: (mice(train, partial, seed), None),
         "forests": lambda partial: (forests(train, partial, seed), None),
     }
-    for algorithm in algorithms:
-        model = ss.fit(algorithm, federation, "fast", seed=seed, progress=False)
+    fitted = functools.cache(lambda algorithm: ss.fit(algorithm, federation, "fast", seed=seed, progress=False))
 
-        def ours(partial: pd.DataFrame, model: ss.Model = model) -> Any:
-            found = model.impute(partial, DRAWS, seed=seed)
-            return found.draws, found.intervals
+    def ours(algorithm: str, partial: pd.DataFrame) -> Any:
+        found = fitted(algorithm).impute(partial, DRAWS, seed=seed)
+        return found.draws, found.intervals
 
-        imputers[algorithm] = ours
-    for how in ("at random", "by a column"):
+    imputers |= {algorithm: functools.partial(ours, algorithm) for algorithm in algorithms}
+    for how, imputer in itertools.islice(itertools.product(WAYS, imputers), done, None):
         partial = hide(rows, how, np.random.default_rng(seed))
-        for imputer, fill in imputers.items():
-            start = time.process_time()
-            draws, said = fill(partial)
-            taken = time.process_time() - start
-            yield {"set": name, "hidden": how, "imputer": imputer, **score(rows, train, partial, draws, said),
-                   "time": taken}  # fmt: skip
+        if imputer in algorithms:
+            fitted(imputer)  # its time does not count
+        start = time.process_time()
+        draws, said = imputers[imputer](partial)
+        taken = time.process_time() - start
+        yield {"set": name, "hidden": how, "imputer": imputer, **score(rows, train, partial, draws, said),
+               "seconds": taken, "commit": results.stamp()["commit"]}  # fmt: skip
+
+
+def beside(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same with times over those of MICE in place of seconds."""
+    first = {(row["set"], row["hidden"]): row["seconds"] for row in rows if row["imputer"] == "MICE"}
+    times = [{**row, "time": row["seconds"] / first[row["set"], row["hidden"]]} for row in rows]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in times]
 
 
 def main() -> None:
-    """Compare; times are over those of MICE."""
+    """Fill in, or load what was filled in, and compare."""
     options = common.parser(__doc__)
     options.add_argument("--sets", nargs="+", default=SETS)
     options.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
     options.add_argument("--rows", type=int, default=ROWS, help="rows that are learnt from")
     options.add_argument("--seed", type=int, default=0)
-    chosen, rows, first = options.parse_args(), list[dict[str, Any]](), 1.0
+    options.add_argument("--folder", type=make_folder, help="where results are kept for another run")
+    chosen, rows = options.parse_args(), list[dict[str, Any]]()
     for name in chosen.sets:
-        for row in run(name, chosen.algorithms, chosen.rows, chosen.seed):
-            first = row["time"] if row["imputer"] == "MICE" else first
-            row["time"] /= first
+        kept = None if chosen.folder is None else chosen.folder / f"{name}.{chosen.rows}.imputed.json"
+        own = [] if kept is None or not kept.exists() else json.loads(kept.read_text(encoding="utf-8"))
+        for row in run(name, chosen.algorithms, chosen.rows, chosen.seed, len(own)):
             print(row, flush=True)
-            rows.append(row)
-        kept = "imputing" if chosen.rows == ROWS else f"imputing_{chosen.rows}"
+            own.append(row)
+            if kept is not None:
+                write_atomic(kept, json.dumps(own).encode())
+        rows += own
+        file = "imputing" if chosen.rows == ROWS else f"imputing_{chosen.rows}"
         about = f"learnt from {chosen.rows:,} rows, one seed"
-        common.keep(kept, rows, f"One cell in five hidden and filled in (`benchmarks/imputing.py`; {about}).")
+        common.keep(file, beside(rows), f"One cell in five hidden and filled in (`benchmarks/imputing.py`; {about}).")
 
 
 if __name__ == "__main__":
