@@ -105,7 +105,8 @@ from silosynth.models.training import batches
 
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
-_PLENTY, _RARE = 4, 16  # times as many latents as without conditions that are drawn to find some, at most; and of rare
+_WORTH = 3.5  # times as many latents as without conditions are to be enough in all, if conditions are not rare
+_PLENTY, _RARE = 1.25, 16  # times as many are drawn to find some that chains begin with, if they have to; of rare ones
 _ALIKE, _MOST_ALIKE = 16, 64  # chains that begin alike, wanted and at most
 _STEPS, _LEAST_STEPS = 20, 4  # of each chain
 
@@ -278,7 +279,7 @@ def synthesise_given(
         raise ConfigError(rule, f"0 of {drawn:,} rows", remedy)
     copies = min(rows, _MOST_ALIKE * len(found)) - len(found)
     if copies > 0:
-        affordable = (2 * max(_PLENTY * usual, drawn) - drawn) // copies
+        affordable = int(max(_WORTH * usual - drawn, drawn / 3)) // copies
         steps = min(_STEPS, max(_LEAST_STEPS, affordable))
         chains = Chains(found, copies)
         for number in range(steps):
@@ -304,8 +305,9 @@ def _found(
 
 def _more(found: int, drawn: int, rows: int, usual: int) -> int:
     """How many latents to draw next, by how many were found so far; 0 where they are enough, or too rare."""
-    most = (_PLENTY if _ALIKE * found >= rows else _RARE) * usual
     likely = math.ceil(1.1 * (rows - found) * (drawn + 1) / (found + 1))
+    most = _PLENTY if _ALIKE * found >= rows else _RARE
+    most = int(usual * (_WORTH if drawn + likely <= _WORTH * usual else most))
     return max(0, min(likely, most - drawn, usual)) if found < rows else 0
 
 
