@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacked.coordinators import JUDGE, OPTIONS, attack, conversations, draws
+from tests.attacked.coordinators import JUDGE, OPEN as OPENEST, OPTIONS, WAYS, attack, conversations, draws
 from tests.contracts import settings
+from tests.fuzz.damage import KINDS
 
 from silosynth.deployment.policy import SiloPolicy
 
@@ -48,8 +49,25 @@ def test_two_hundred_coordinators(name: str, policy: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_some_coordinators_that_draw(policy: str, tmp_path: Path) -> None:
-    assert broken("silofuse upload", policy, 12, tmp_path, draws) == []
+@pytest.mark.parametrize(
+    ("name", "way"), [("silofuse upload", "condition"), ("silofuse upload", "groups"), ("silofuse", "compared")]
+)
+def test_some_coordinators_that_draw(name: str, way: str, policy: str, tmp_path: Path) -> None:
+    assert broken(name, policy, 12, tmp_path, WAYS[way]) == []
+
+
+@pytest.mark.parametrize(("way", "kind"), [("groups", "PrepareGroup"), ("compared", "AskCodes")])
+def test_coordinators_deviate_at_every_kind_of_message(way: str, kind: str, tmp_path: Path) -> None:
+    asked = list[str]()
+    WAYS[way]("silofuse", OPENEST, tmp_path, lambda _, __, ask: asked.append(type(ask).__name__))
+    assert kind in asked and f"deployment.{kind}" in KINDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("way", ["groups", "compared"])
+def test_two_hundred_coordinators_that_draw_groups_or_compare(way: str, policy: str, tmp_path: Path) -> None:
+    assert broken("silofuse", policy, 200, tmp_path, WAYS[way]) == []
 
 
 @pytest.mark.slow

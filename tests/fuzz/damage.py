@@ -21,10 +21,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
 
-import silosynth.catalog  # noqa: F401  # defines every message type
+import silosynth.catalog  # noqa: F401  # with `deployment`, defines every message type
 from silosynth.core.errors import SilosynthError
 from silosynth.core.messages import STRUCTS, Struct, fields_of
 from silosynth.core.streams import Streams
+from silosynth.deployment import protocol  # noqa: F401
 from silosynth.privacy.sealed import Envelope, seats
 from silosynth.runtime.hub import ASK, REPLY, Frame, frame_from_bytes, read_frame
 from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
@@ -129,10 +130,11 @@ def example(kind: type[Struct], rng: random.Random) -> Struct | None:
     for _ in range(20):
         with contextlib.suppress(SilosynthError, ValueError, TypeError, IndexError, RuntimeError):
             sizes = {letter: rng.randrange(4) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
+            others = rng.choice((0.0, 0.5))  # share of fields with a default that are given all the same
             given = {
                 field.name: _value(hint, rng, _shape(field.name, sizes))
                 for field, (_, hint) in zip(dataclasses.fields(kind), fields_of(kind), strict=True)  # type: ignore[arg-type]
-                if field.default is dataclasses.MISSING
+                if field.default is dataclasses.MISSING or rng.random() < others
             }
             return kind(**given)
     return None

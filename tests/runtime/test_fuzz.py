@@ -13,7 +13,20 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from safetensors.torch import load
-from tests.fuzz.damage import ALLOWED, CHECKED, FRAMES, MESSAGE, SEALED, STATE, checked, damage, read, seeds
+from tests.fuzz.damage import (
+    ALLOWED,
+    CHECKED,
+    FRAMES,
+    KINDS,
+    MESSAGE,
+    SEALED,
+    STATE,
+    checked,
+    damage,
+    example,
+    read,
+    seeds,
+)
 
 from silosynth.core.errors import MessageError, SilosynthError
 from silosynth.core.messages import Message
@@ -33,6 +46,13 @@ def test_valid_inputs_are_read() -> None:
     assert {read(data) for data in VALID if data[0] != ALLOWED} == {"read"}
     assert {data[0] for data in VALID} == {MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED}
     assert len(VALID) > 100
+
+
+def test_messages_of_every_room_are_damaged() -> None:
+    made = {kind for kind in KINDS if example(KINDS[kind], random.Random(1)) is not None}
+    asked = ("AskCodes", "RowCodes", "AcceptKeys", "AskConditions", "ConditionsRead", "PrepareGroup", "LevelRows")
+    assert {f"deployment.{kind}" for kind in asked} <= made
+    assert {"algorithms.silofuse.WeighLatents", "algorithms.silofuse.LatentWeights", "core.Condition"} <= made
 
 
 @steady
