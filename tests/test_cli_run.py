@@ -540,6 +540,10 @@ def test_missing_cells_are_filled_in(
         assert made.loc[::2, "age"].tolist() == people["age"].iloc[:20:2].tolist()
     assert list(pd.read_csv(files[-1])["row"]) == list(range(1, 20, 2))
     assert call("impute", model, tmp_path / "gaps.csv", "-o", files[0]).exit_code == 4
+    people.tail(200).to_csv(tmp_path / "synthetic.csv", index=False)
+    result = call("impute", tmp_path / "synthetic.csv", tmp_path / "gaps.csv", "-o", files[0], "--force", "--json")
+    assert (result.exit_code, said(result)["cells"]) == (0, 10), result.stderr
+    assert pd.read_csv(files[0])["age"].isin(people["age"]).all()
     pd.DataFrame({"agee": [None], "age": [3]}).to_csv(tmp_path / "gaps.csv", index=False)
     refused = call("impute", model, tmp_path / "gaps.csv", "-o", tmp_path / "new.csv")
     assert (refused.exit_code, "Did you mean 'age'" in refused.stderr) == (2, True)

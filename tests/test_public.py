@@ -12,8 +12,8 @@ import silosynth
 
 SURFACE = [
     "Appraisal", "Federation", "Model", "Report", "Representation", "SilosynthError", "__version__", "appraise",
-    "count", "datasets", "evaluate", "fit", "judge", "load", "read", "represent", "rules", "simulate",
-    "split",
+    "count", "datasets", "evaluate", "fit", "impute", "judge", "load", "read", "represent", "rules",
+    "simulate", "split",
 ]  # fmt: skip
 
 

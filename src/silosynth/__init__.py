@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from silosynth.simulation.appraisal import appraise
     from silosynth.simulation.counting import count
     from silosynth.simulation.federation import Federation, simulate
+    from silosynth.simulation.gaps import impute
     from silosynth.simulation.judging import judge
     from silosynth.simulation.model import Model, load
     from silosynth.simulation.representation import Representation
@@ -49,6 +50,7 @@ __all__ = [
     "datasets",
     "evaluate",
     "fit",
+    "impute",
     "judge",
     "load",
     "read",
@@ -69,6 +71,7 @@ _HOMES = {
     "count": "silosynth.simulation.counting",
     "evaluate": "silosynth.evaluation",
     "fit": "silosynth.simulation.training",
+    "impute": "silosynth.simulation.gaps",
     "judge": "silosynth.simulation.judging",
     "load": "silosynth.simulation.model",
     "read": "silosynth.data.sources",

@@ -17,6 +17,7 @@ from tests.deployment.common import OPEN, SMALL, Rows, customers, job
 from tests.deployment.sites import ABSENT, COLUMNS, carry_out, same_rows, sides, table
 from tests.deployment.test_drawing import begin, simulated
 
+import silosynth as ss
 from silosynth.algorithms.silofuse.protocol import WeighLatents
 from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
 from silosynth.core.messages import from_state
@@ -137,6 +138,18 @@ def test_rows_are_those_of_a_simulated_model(texts: Sequence[str], trained: Path
     again = table(carry_out(given(trained, "y", *texts, rows=40), ABSENT, trained, policy=ALLOWED))
     pd.testing.assert_frame_equal(again, made)
     assert json.loads((trained / "bank" / "x" / "label.json").read_text())["facts"]["conditions"] == list(texts)
+
+
+def test_gaps_of_a_silos_own_rows_are_filled_in_from_its_copy_of_the_table_and_nothing_is_sent_or_kept(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("silosynth.simulation.imputing._TREES", 3)
+    published = table(trained / "bank" / "trial")
+    own = published.head(20)[["age", "income"]].assign(income=None).astype({"income": float})
+    before = {path: path.read_bytes() for path in sorted(trained.rglob("*")) if path.is_file()}
+    found = ss.impute(own, published, draws=2, seed=1)
+    assert found.table["income"].between(published["income"].min(), published["income"].max()).all()
+    assert {path: path.read_bytes() for path in sorted(trained.rglob("*")) if path.is_file()} == before  # ledgers, too
 
 
 EQUAL, VOUCHERS = OtherShares("paid"), OtherShares("paid", '{"voucher": 0.4}')

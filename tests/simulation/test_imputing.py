@@ -162,3 +162,18 @@ def test_columns_of_several_silos_stay_apart_where_the_model_keeps_them_apart() 
     model = ss.fit("silofuse", federation, "fast", seed=1, options=options, progress=False)
     with pytest.raises(ConfigError, match="one silo at a time"):
         model.impute(pd.DataFrame({"income": [None], "age": [30]}))
+
+
+def test_a_synthetic_table_fills_gaps_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("silosynth.simulation.imputing._TREES", 5)
+    whole = people(60, 5)
+    found = ss.impute(gaps(whole), people(800, 1), draws=3, seed=1)
+    known = gaps(whole).notna()
+    for one in (found.table, *found.draws):
+        assert one.notna().all().all()
+        assert all((one[name] == whole[name])[known[name]].all() for name in one)
+    guessed = ~known["health"]
+    assert (found.table["health"] == whole["health"])[guessed].mean() > 0.7
+    assert found.table.equals(ss.impute(gaps(whole), people(800, 1), draws=3, seed=1).table)
+    with pytest.raises(ConfigError, match="Did you mean 'age'"):
+        ss.impute(pd.DataFrame({"agee": [None]}), people(50, 1))

@@ -395,7 +395,12 @@ def sample(
 
 def impute(
     ui: Session,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", help="A model file; or a table of synthetic rows, as silosynth fetch writes it."
+        ),
+    ],
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="Rows with missing cells, of columns of the model.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
     draws: Annotated[int, typer.Option(min=1, help="How many times each cell is drawn.")] = 5,
@@ -411,6 +416,8 @@ def impute(
 ) -> None:
     """Fill in the missing cells of rows from what a model has learnt: by the median, or most frequent level, of draws.
 
+    With a table of synthetic rows in its place nobody is asked for anything: at a silo, after silosynth fetch.
+
     Example: silosynth impute model.silosynth patients.csv -o filled.csv --intervals intervals.csv
     """
     from silosynth.commands import tables
@@ -420,7 +427,10 @@ def impute(
     written = [out, *own, *([intervals] if intervals else [])]
     check_free(written, force)
     rows = tables.read(table)
-    found = silosynth.load(model).impute(rows, draws, seed, progress=ui.chatty)
+    if model.name.endswith(sources.SUFFIXES):
+        found = silosynth.impute(rows, tables.read(model), draws, seed, progress=ui.chatty)
+    else:
+        found = silosynth.load(model).impute(rows, draws, seed, progress=ui.chatty)
     for path, frame in zip(written, [found.table, *found.draws[: len(own)], found.intervals], strict=False):
         sources.write(frame, path, raw_text)
     cells, names = len(found.intervals), [str(path) for path in written]

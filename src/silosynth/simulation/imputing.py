@@ -4,7 +4,8 @@ The generator draws rows. For each column that has missing cells, trees learn fr
 Each draw begins with the cells of a generated row that is like the known ones, and then draws its cells anew, column by
 column, for a few rounds: each from a leaf of one of the trees, the value of a generated row in it (Doove, van Buuren,
 Dusseldorp: *Recursive partitioning for missing data imputation*, 2014). So draws differ by as much as cells are
-uncertain. Silos are asked for nothing but synthetic rows; the rows that are filled in go nowhere.
+uncertain. Silos are asked for nothing but synthetic rows; the rows that are filled in go nowhere. `gaps.impute` takes
+synthetic rows that somebody has already, such as the table of a job, and asks for nothing.
 
 Shapes: R rows, D draws, P generated rows, F features, K donors.
 """
@@ -22,10 +23,10 @@ import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Progress
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.rules import Rule, keeps_all
-from silosynth.core.schema import Column, Table, union
-from silosynth.data.frames import decode
+from silosynth.core.schema import Column, Schema, Table, union
+from silosynth.data import frames
 from silosynth.models.graphical import Levels, Numbers
 
 Singles = npt.NDArray[np.float32]
@@ -57,6 +58,36 @@ class Imputation:
     def __repr__(self) -> str:
         """How much was filled in; no values."""
         return f"Imputation: {len(self.intervals):,} cells filled in, {len(self.draws)} draws"
+
+
+def to_impute(frame: pd.DataFrame, schema: Schema) -> list[str]:
+    """The columns of a frame that are modelled.
+
+    Raises:
+        ConfigError: there are others, or none.
+    """
+    unknown = [name for name in frame if name not in schema.names]
+    names = [name for name in schema.modelled if name in frame]
+    if unknown or not names:
+        rule, remedy = (
+            "Missing cells are filled in where columns are modelled",
+            f"It models {', '.join(schema.modelled)}.",
+        )
+        raise ConfigError(
+            rule, unknown or list(frame), nearest(str(unknown[0]), schema.modelled) if unknown else remedy
+        )
+    return names
+
+
+def completed(found: Filled, partial: Any, frame: pd.DataFrame, known: Table, types: bytes = b"") -> Imputation:
+    """Frames like ``partial``, which is ``frame`` in pandas and has the cells ``known``; ``types`` of Arrow, if any."""
+    gaps = [column.name for column in known.columns if column.missing.any()]
+
+    def whole(table: Table) -> Any:
+        cells = {name: frames.decode(table[name]).set_axis(frame.index) for name in gaps}
+        return frames.as_flavour(frame.assign(**cells), frames.flavour(partial), types)
+
+    return Imputation([whole(table) for table in found.draws], whole(found.middle), found.intervals)
 
 
 @dataclass(frozen=True)
@@ -284,4 +315,4 @@ def _summed_up(
 def _decoded(column: Column, values: Numbers) -> pd.Series:
     """Numbers or instants in the column's dtype."""
     found = torch.from_numpy(values).to(column.values.dtype)
-    return decode(replace(column, values=found, missing=torch.zeros(len(found), dtype=torch.bool)))
+    return frames.decode(replace(column, values=found, missing=torch.zeros(len(found), dtype=torch.bool)))

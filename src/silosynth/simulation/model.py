@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import pandas as pd
 import torch
 from typing_extensions import Self
 
@@ -21,7 +20,7 @@ from silosynth.catalog import Algorithm, AlgorithmKind, algorithm, of_config, pa
 from silosynth.core import conditions, files, messages, notebook
 from silosynth.core.conditions import Condition, Made
 from silosynth.core.conversation import Conversation, Party, Progress, Roster
-from silosynth.core.errors import ConfigError, SilosynthError, StorageError, nearest
+from silosynth.core.errors import ConfigError, SilosynthError, StorageError
 from silosynth.core.rules import UniqueKey
 from silosynth.core.schema import UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, below, beside, union
 from silosynth.core.streams import Streams
@@ -37,7 +36,7 @@ from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted
 from silosynth.simulation.groups import Matching, check_led, grouped
-from silosynth.simulation.imputing import POOL, Imputation, filled
+from silosynth.simulation.imputing import POOL, Imputation, completed, filled, to_impute
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
 
@@ -556,7 +555,7 @@ class Model(TrainedModel):
             DataError, SchemaError: the frame or a column cannot be used.
         """
         draws, streams = whole_number("The number of draws", draws, positive=True), self._sampling(POOL, seed)
-        names = _to_impute(frames.to_pandas(partial), self.schema)
+        names = to_impute(frames.to_pandas(partial), self.schema)
         marks = {one.name: {"missing": list(one.missing)} for one in self.schema.columns if one.missing}
         frame = infer.without_marks(partial, {name: mark for name, mark in marks.items() if name in names})
         known = frames.to_table(frame, self.schema.select(names))
@@ -564,15 +563,8 @@ class Model(TrainedModel):
         with self._wanted(None, TRIES, progress) as wanted:
             made = self._generated(names, streams, wanted)
             found = filled(known, made, draws, rules, streams.child("imputed").numpy(), wanted.watch)
-        flavour = frames.flavour(partial)
-        types = self.types if flavour == self.flavour else b""
-
-        def completed(table: Table) -> Any:
-            gaps = [column for column in table.columns if known[column.name].missing.any()]
-            cells = {column.name: frames.decode(column).set_axis(frame.index) for column in gaps}
-            return frames.as_flavour(frame.assign(**cells), flavour, types)
-
-        return Imputation([completed(table) for table in found.draws], completed(found.middle), found.intervals)
+        types = self.types if frames.flavour(partial) == self.flavour else b""
+        return completed(found, partial, frame, known, types)
 
     def _generated(self, names: Sequence[str], streams: Streams, wanted: _Wanted) -> Table:
         """Rows of these columns, of all silos or of the one that has them, from which missing cells are filled in."""
@@ -784,21 +776,6 @@ def seed_number(value: Any) -> int:
     if (seed := whole_number("A seed", value)) < 0:
         raise ConfigError("A seed is at least 0", seed, "Give another, or none.")
     return seed
-
-
-def _to_impute(frame: pd.DataFrame, schema: Schema) -> list[str]:
-    """The columns of a frame that are modelled."""
-    unknown = [name for name in frame if name not in schema.names]
-    names = [name for name in schema.modelled if name in frame]
-    if unknown or not names:
-        rule, remedy = (
-            "Missing cells are filled in where columns are modelled",
-            f"It models {', '.join(schema.modelled)}.",
-        )
-        raise ConfigError(
-            rule, unknown or list(frame), nearest(str(unknown[0]), schema.modelled) if unknown else remedy
-        )
-    return names
 
 
 def _without_reasons(schema: Schema) -> Schema:
