@@ -74,8 +74,8 @@ APART = (
     "core/version.py", "data/datasets.py", "data/splits.py", "deployment/appraising.py", "deployment/backup.py",
     "deployment/certificates.py", "deployment/console.py", "deployment/exposure.py", "deployment/facts.py",
     "deployment/flare/daemon.py", "deployment/judging.py", "deployment/label_page.py", "deployment/metrics.py",
-    "deployment/preflight.py", "simulation/appraisal.py", "simulation/counting.py", "simulation/judging.py",
-    "simulation/representation.py", "simulation/training.py",
+    "deployment/preflight.py", "simulation/appraisal.py", "simulation/counting.py", "simulation/gaps.py",
+    "simulation/judging.py", "simulation/representation.py", "simulation/training.py",
 )  # fmt: skip
 """Files among these that no job's process imports, as a test checks as well; and the number of the version."""
 SHARES = tuple(part / 20 for part in range(20))
