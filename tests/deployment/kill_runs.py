@@ -36,7 +36,7 @@ PATIENCE = 120.0  # seconds for which a stream may be broken
 RESULTS = ("synthetic.parquet", "ledger.jsonl", "result.json", "model.silosynth", "counted.silosynth")
 _LEDGERS = re.compile(
     rb'("type": "deployment.(?:SealedHeads|RelayedHeads|LabelSigned|KeepLabel)",[^{}]*?"bytes": )\d+'
-    rb"|(?<=^silosynth)[^{]*"
+    rb'|(?<=^silosynth)(?s:.*?)(?=\{"d":)'
 )
 """Heads and labels tell how many lines a silo's ledger has, and so their size hangs on the digits of that number; the
 first bytes of a model file, which hold its messages, are its length and checksum."""
