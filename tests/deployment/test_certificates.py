@@ -41,6 +41,15 @@ def kits(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "kits"))
 
 
+def test_certificates_last_as_long_as_the_guide_says(made: Path) -> None:
+    own = read_kit(made / "bank").certificates()
+    site, authority = (x509.load_pem_x509_certificate(pem) for pem in (own.certificate, own.authority))
+    lasts = [(one.not_valid_after_utc - one.not_valid_before_utc).days for one in (site, authority)]
+    guide = (Path(__file__).parents[2] / "docs/guide/federation.md").read_text("utf-8")
+    assert "valid for 360 days" in guide and "that of the authority for ten years" in guide
+    assert lasts[0] == 360 and 3650 <= lasts[1] <= 3653
+
+
 def keys_of(kit: StartKit) -> tuple[bytes, bytes]:
     own = kit.certificates()
     return own.certificate, own.key

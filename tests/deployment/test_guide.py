@@ -174,6 +174,14 @@ def test_commands_exist_and_all_are_shown() -> None:
     assert {check(words) for text in blocks(CLUSTER, "sh") for words in commands(text)} >= {"submit", "status", "fetch"}
 
 
+def test_a_wheel_that_is_handed_out_is_built_by_a_command_that_exists_and_has_the_extras_named() -> None:
+    shown = [line for text in blocks(GUIDE, "sh") for line in text.splitlines() if "whl" in line]
+    assert shown[0].startswith("make wheel && sha256sum dist/silosynth-") and "*.whl)[" in shown[-1]
+    assert re.search(r"^wheel:.*\n\t.* wheel .*--wheel-dir dist ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"\*\.whl\)\[([\w,]+)\]", shown[-1])[0].split(",")) <= set(extras)
+
+
 def test_systemd_units_start_commands_that_exist() -> None:
     names = set()
     for text in blocks(GUIDE, "ini"):
