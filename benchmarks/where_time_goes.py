@@ -46,9 +46,8 @@ WAITING = re.compile(r"silosynth/runtime/link\.py:\d+\)$")
 
 def part(stack: str) -> str:
     """Where in the house the innermost frame of ours is: of "outer (file:line);inner (file:line)"."""
-    places = OURS.findall(stack)
-    room, _, _ = places[-1].partition("/") if places else ("", "", "")
-    return PARTS.get(places[-1], PARTS.get(room, "other")) if places else "other"
+    place = next(reversed(OURS.findall(stack)), "")
+    return PARTS.get(place, PARTS.get(place.partition("/")[0], "other"))
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def test_a_job_that_a_rule_forbids_does_not_begin(
         desk.ask(Begin(a_job(**changes)))
 
 
-@pytest.mark.parametrize("name", ["vtgan", "vflgan", "vflgan-base", "vertigan", "gdts", "dplt", "silofuse"])
+@pytest.mark.parametrize("name", ["vtgan", "vflgan", "vflgan-base", "vertigan", "gdts", "dplt", "silofuse", "e2edistr"])
 def test_a_papers_preset_is_refused_until_the_options_are_set_that_the_error_names(name: str) -> None:
     policy, options = SiloPolicy(algorithms=[name], require_alignment=False), dict[str, Any]()
     named = {"true": True, "1e-5": 1e-5}

@@ -69,13 +69,9 @@ def to_impute(frame: pd.DataFrame, schema: Schema) -> list[str]:
     unknown = [name for name in frame if name not in schema.names]
     names = [name for name in schema.modelled if name in frame]
     if unknown or not names:
-        rule, remedy = (
-            "Missing cells are filled in where columns are modelled",
-            f"It models {', '.join(schema.modelled)}.",
-        )
-        raise ConfigError(
-            rule, unknown or list(frame), nearest(str(unknown[0]), schema.modelled) if unknown else remedy
-        )
+        rule = "Missing cells are filled in where columns are modelled"
+        known = f"It models {', '.join(schema.modelled)}."
+        raise ConfigError(rule, unknown or list(frame), nearest(str(unknown[0]), schema.modelled) if unknown else known)
     return names
 
 
