@@ -77,7 +77,7 @@ def test_all_settings_run_through_each_command(name: str) -> None:
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
     result = call("vtgan/figure-7", *SMALL)
     assert result.exit_code == 0
-    assert "demo · D^2_0 G^0_2 · seed 0: accuracy " in result.stderr
+    assert "demo · D^2_0 G^0_2 · published · seed 0: accuracy " in result.stderr
     assert "Neural network partitions (VT-GAN, figure 7): 200 rows, 1 epochs, one repeat" in result.stdout
     assert "central GAN" in result.stdout and "Across-cl." in result.stdout
 
@@ -150,7 +150,7 @@ def test_each_entry_has_its_sizes(entry: Published) -> None:
             loaded.sized("published", {})
 
 
-@pytest.mark.parametrize(("name", "flag"), [("vflgan/figure-13", "curve"), ("gdts/table-1", "f1_along")])
+@pytest.mark.parametrize(("name", "flag"), [("vflgan/figure-5", "curve"), ("gdts/table-1", "f1_along")])
 def test_a_flag_that_is_not_given_leaves_it_to_the_entry_and_its_size(
     name: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

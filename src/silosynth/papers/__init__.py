@@ -15,6 +15,7 @@ EXPERIMENTS: Mapping[str, str] = {  # what files of results call it -> module in
     "widths": "silofuse_table2", "associations": "silofuse_table5", "classes": "tabvfl_table2",
     "records": "vflgan_tables2_4", "private-digits": "vflgan_figure8", "fine-tuning": "tabvfl_figures6_1_to_6_3",
     "total-difference": "vflgan_table1", "total-difference-floor": "vflgan_table1",
+    "quality-as-number": "vflgan_table1", "distances": "vflgan_table1",
     "digits": "vflgan_figures5_6", "assd": "vflgan_table3",
     "latents": "tabvfl_figure5", "failures": "tabvfl_figure6", "latent-cost": "tabvfl_table4",
     "nine-tables": "silofuse_tables3_4", "robustness": "silofuse_tables3_4",

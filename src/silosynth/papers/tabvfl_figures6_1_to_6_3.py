@@ -37,7 +37,7 @@ DESIGNS = ("ct", "lt", "tabvfl-le", "tabvfl")
 FIGURES = {"loss": "loss", "F1": "F1 of held-out rows"}
 HEADS = ("table", "guests", "method", "seeds", "epoch", *FIGURES.values())
 SHOWN = 6  # epochs of a curve that the table shows, the last one among them
-KEPT = {"rows": 6000, "batch": 256, "options": (("rate", 0.01), ("shuffle", True))}
+KEPT = {"rows": 3000, "repeats": 3, "batch": 256, "options": (("rate", 0.01), ("shuffle", True))}
 LEGEND = (
     "After epochs of fine-tuning: the mean loss of the epoch's batches; and F1, weighted by classes' shares, of the "
     "network's own predictions of 15 % of the rows, which no phase was trained on."

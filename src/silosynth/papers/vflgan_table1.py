@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -345,6 +345,22 @@ EXPERIMENT = PaperExperiment(
     kept=({"tables": tuple(DELTAS), "draws": 5}, *PRIVATE_KEPT),
     published={"tables": tuple(DELTAS), "dp": "both", "preset": "paper"}, pictures=pictures,
     example="--table adult --dp both",
+)  # fmt: skip
+COMPARED = ALGORITHMS[:4]  # along their trainings; DPLT has none
+NUMBER: Mapping[str, Any] = {
+    "tables": tuple(PAPER_NUMBER), "algorithms": COMPARED, "target": "number", "preset": "paper", "curve": True,
+}  # fmt: skip
+AS_NUMBER = replace(
+    EXPERIMENT, name="quality-as-number", title="Quality of wines learnt as a number (VFLGAN, table 5, figure 13)",
+    small={**NUMBER, "tables": ("wine_quality_red",), "rows": 300, "epochs": 5}, kept=({**NUMBER, "repeats": 3},),
+    published=NUMBER, example="--table wine_quality_red",
+)  # fmt: skip
+ALONG: Mapping[str, Any] = {"algorithms": COMPARED, "preset": "paper", "curve": True}
+DISTANCES = replace(
+    EXPERIMENT, name="distances", title="Fréchet distance along trainings (VFLGAN, figure 7)",
+    small={**ALONG, "rows": 300, "epochs": 5, "dp": "both"},
+    kept=({**ALONG, "tables": ("wine_quality_red",), "dp": "both", "repeats": 3},),
+    published={**ALONG, "tables": tuple(DELTAS), "dp": "both"}, example="--table south_german_credit",
 )  # fmt: skip
 
 

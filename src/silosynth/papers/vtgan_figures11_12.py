@@ -6,12 +6,16 @@ the same division. The enlarged generator's blocks are 768 wide instead of 256, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 
 from silosynth.core.errors import DataError
-from silosynth.papers.settings import Columns, Setting, comparison, jobs, pictures
+from silosynth.papers import settings
+from silosynth.papers.experiment import Ask, Repeats, Seed, check_known
+from silosynth.papers.settings import KEPT, Columns, Epochs, RowCount, Setting, SettingJob, TableNames, Trained
 from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
@@ -43,7 +47,28 @@ SETTINGS = [
     for name, width in WIDTHS.items()
     for count in COUNTS
 ]
-EXPERIMENT = comparison(
-    "silos", "Two to five silos (VT-GAN, figures 11 and 12)", partial(jobs, SETTINGS),
-    pictures=partial(pictures, x="silos", averaged=True, joined=True),
+
+
+def jobs(
+    tables: TableNames = ("loan",),
+    rows: RowCount = 1500,
+    epochs: Epochs = 10,
+    silos: Annotated[Sequence[int], Ask("How many; the paper has 2 to 5.", least=2)] = COUNTS,
+    trained: Trained = "published",
+    repeats: Repeats = 1,
+    seed: Seed = 0,
+) -> list[SettingJob]:
+    """Both partitions and generators in each number of silos, table by table and repeat by repeat.
+
+    Raises:
+        ConfigError: a size is not positive, there is no table, or no such number of silos.
+    """
+    check_known("number of silos", [str(count) for count in silos], [str(count) for count in COUNTS])
+    chosen = [setting for setting in SETTINGS if setting.labels["silos"] in silos]
+    return settings.jobs(chosen, tables, rows, epochs, trained, repeats, seed)
+
+
+EXPERIMENT = settings.comparison(
+    "silos", "Two to five silos (VT-GAN, figures 11 and 12)", jobs, kept=({**KEPT[0], "silos": (2, 5)},),
+    pictures=partial(settings.pictures, x="silos", averaged=True, joined=True),
 )  # fmt: skip
