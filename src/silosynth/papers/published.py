@@ -32,7 +32,7 @@ class Published:
         deviates: how what is kept or rerun differs from what is published.
         missing: what is lacking, where there is no command.
         given: arguments of the experiment that it has at every size.
-        hours: what the published size takes, where nothing is kept: `HOURS` of a training, times trainings.
+        hours: what the published size takes, where it is not kept: `HOURS` of a training, times trainings.
     """
 
     paper: str
@@ -71,7 +71,37 @@ class Published:
         return f"silosynth papers run {self.name}" if self.experiment else None
 
 
-HOURS = {"silofuse": 19.5, "tabddpm": 3.5, "vtgan": 2.6, "vflgan": 0.2, "tabvfl": 2.9}  # of a training as published
+HOURS = {  # of a training as published
+    "silofuse": 19.5, "tabddpm": 3.5, "ctabgan": 10.0, "vtgan": 2.6, "vflgan": 0.2, "gdts": 3.4, "gdts-md": 1.0,
+    "tabvfl": 2.9,
+}  # fmt: skip
+SEVEN = (4 * HOURS["silofuse"] + HOURS["tabddpm"] + HOURS["ctabgan"] + HOURS["vtgan"]) / 7  # models, on average
+READINGS: Mapping[str, tuple[str, str]] = {  # paper -> kept rows that are ours, and those that are ours as published
+    "silofuse": (
+        "preset `balanced` (tables III and IV), and the shorter `fast` (tables V to VII, figure 11)",
+        "preset `paper`, a million steps, about 19.5 hours on Adult: not kept. Cut to 1 500 steps of each phase it is "
+        "in table III and IV's file, for Diabetes",
+    ),
+    "vtgan": (
+        "`trained` quickly: the published networks with our rate 1e-3, betas 0 and 0.99, an average of the generator "
+        "and batches of 100; and `vtgan-central`",
+        "`trained` published: 300 epochs, about 2.6 hours on 40 000 rows: not kept",
+    ),
+    "vflgan": (
+        "presets `balanced` and `private` (tables 1 and 3)",
+        "preset `paper`, at the published size: table 5, figures 7 and 13",
+    ),
+    "gdts": (
+        "`gan` balanced, with five critic steps, rows judged one by one and levels raked; and diffusion, which has no "
+        "GAN",
+        "`gan` paper, on 4 000 rows for 30 or 40 epochs; the published 40 000 rows and 500 epochs take about 3.4 hours "
+        "(GDTS_MD 1 hour)",
+    ),
+    "tabvfl": (
+        "preset `paper` with rate 0.01, batches of 256, shuffled rows and fewer epochs",
+        "the cost of table IV; elsewhere not kept: 300 epochs on 50 000 rows take about 2.9 hours",
+    ),
+}  # fmt: skip
 
 
 def _hours(trainings: int, hours: float) -> str:
@@ -83,6 +113,7 @@ def _hours(trainings: int, hours: float) -> str:
 UNMEASURED = "trainings of 300 epochs on 10 000 images; their pace was not measured"
 VTGAN_SIZES = "five tables, 300 epochs, three repeats"
 GDTS_SIZES = "Adult, Covertype, Credit, Intrusion: 40 000 rows to train on, 10 000 held out; 500 epochs"
+GDTS_HOURS = _hours(60, (4 * HOURS["gdts"] + HOURS["gdts-md"]) / 5)
 TABVFL_SIZES = "five tables of up to 50 000 rows, five guests"
 NINE = "nine tables, five trials"
 OWN_CRITIC = "five critic steps, rows judged one by one, levels raked, rate 5e-4"
@@ -107,6 +138,8 @@ CLASSES = (
     "Kept with presets balanced and private; the paper's totals are of one synthetic table, ours of means of five."
 )
 RICE = "Rice MSC is not among the data sets. Published figures are those of the public code."
+LATENTS_HOURS = _hours(156, HOURS["tabvfl"])
+FAILURES_HOURS = _hours(224, HOURS["tabvfl"])
 TUNING_SIZES = "five tables of up to 50 000 rows, five guests, 60 epochs"
 DIFFERENCES = "Differences are in per cent of five guests' figures; the paper does not say of what its are."
 
@@ -116,9 +149,9 @@ ENTRIES = (
               f"Identifiers, and Churn's surnames, are left out; columns with a share of values at one number count as "
               f"numeric. {OTHER_DATA}"),
     Published("silofuse", "table-3", "Resemblance of SiloFuse and six rivals.", NINE,
-              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
+              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}", hours=_hours(315, SEVEN)),
     Published("silofuse", "table-4", "Utility of SiloFuse and six rivals.", NINE,
-              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}"),
+              "nine-tables", ("silofuse_tables3_4",), f"{SIX_MISSING} {OTHER_DATA}", hours=_hours(315, SEVEN)),
     Published("silofuse", "table-5", "Differences of correlations between real and synthetic columns, as pictures.",
               "Cardio and Intrusion; SiloFuse, LatentDiff and TabDDPM",
               "associations", deviates=f"Pairs of a number and a category are the correlation ratio. {OTHER_DATA}",
@@ -157,7 +190,7 @@ ENTRIES = (
               "budgets", deviates=BUDGETS, hours=_hours(60, HOURS["vtgan"])),
     Published("vflgan", "table-1", "Forests by synthetic rows: total difference, with and without privacy.",
               "five tables; with privacy at epsilon 10",
-              "total-difference", ("vflgan_table1",), CLASSES),
+              "total-difference", ("vflgan_table1",), CLASSES, hours=_hours(50, HOURS["vflgan"])),
     Published("vflgan", "table-2", "Accuracy of membership attacks on synthetic tables (ASSD).",
               RECORDS_SIZES, "records", deviates=AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-3", "ASSD beside rival attacks.", "100 and 200 red and white wines, and houses",
@@ -186,29 +219,30 @@ ENTRIES = (
               hours=_hours(4, HOURS["vflgan"])),
     Published("gdts", "table-1", "Similarity and F1 with a full copy in each of five silos.", GDTS_SIZES,
               "copies", ("gdts_copies",),
-              f"{BALANCED} {COPIES}"),
+              f"{BALANCED} {COPIES}", hours=GDTS_HOURS),
     Published("gdts", "table-2", "Similarity and F1 where one silo of five repeats a row.", GDTS_SIZES,
               "odd", ("gdts_odd",),
-              f"{BALANCED} {ODD}"),
+              f"{BALANCED} {ODD}", hours=GDTS_HOURS),
     Published("gdts", "figure-5", "Similarity by epoch and by time, a full copy in each silo.",
               "Intrusion, 500 epochs", "copies",
-              ("gdts_copies",), f"{BALANCED} {COPIES}"),
+              ("gdts_copies",), f"{BALANCED} {COPIES}", hours=GDTS_HOURS),
     Published("gdts", "figure-6", "Similarity by epoch and by time, one silo repeats a row.",
               "Intrusion, 500 epochs", "odd",
-              ("gdts_odd",), f"{BALANCED} {ODD}"),
+              ("gdts_odd",), f"{BALANCED} {ODD}", hours=GDTS_HOURS),
     Published("tabvfl", "table-2", "Rows, columns and classes of the five tables.", "five tables",
               "classes", ("tabvfl_table2",),
               "Tables as they are, before rows are drawn; Cover's two-valued columns count as binary. Rice MSC is not "
               f"among the data sets. {OTHER_DATA}"),
     Published("tabvfl", "figure-5", "Accuracy, F1 and AUC of six learners by latents of five designs.", TABVFL_SIZES,
               "latents", ("tabvfl_figure5",),
-              f"{RICE} LT is kept in two readings: as the text has it, and with fixed encoders as in the public code."),
+              f"{RICE} LT is kept in two readings: as the text has it, and with fixed encoders as in the public code.",
+              hours=LATENTS_HOURS),
     Published("tabvfl", "figure-6", "F1 by the probability that a guest fails: its last values, or zeros.",
               "five tables of up to 50 000 rows, two guests", "failures",
-              ("tabvfl_figure6",), RICE),
+              ("tabvfl_figure6",), RICE, hours=FAILURES_HOURS),
     Published("tabvfl", "table-3", "What keeping last values gains over zeros, and the largest losses.",
               "five tables of up to 50 000 rows, two guests", "failures",
-              ("tabvfl_figure6",), RICE),
+              ("tabvfl_figure6",), RICE, hours=FAILURES_HOURS),
     Published("tabvfl", "table-4", "Seconds, bytes and memory of each design and phase.", "Rice MSC, 50 000 rows",
               "latent-cost", ("tabvfl_table4",),
               "Another table, fewer rows and another machine: compare the designs, not the seconds."),
@@ -219,12 +253,12 @@ ENTRIES = (
     Published("tabvfl", "figure-6.3", "The curves of figures 6.1 and 6.2 together.", TUNING_SIZES, "fine-tuning",
               deviates=RICE, hours=_hours(48, HOURS["tabvfl"] / 5)),
     Published("tabvfl", "table-6.1", "TabVFL without pre-training, and without fine-tuning.", TABVFL_SIZES,
-              "latents", ("tabvfl_figure5",), RICE),
+              "latents", ("tabvfl_figure5",), RICE, hours=LATENTS_HOURS),
     Published("tabvfl", "figure-6.4", "Accuracy, F1 and AUC by latents of five designs, with two guests.",
               "five tables of up to 50 000 rows, two guests", "latents",
-              ("tabvfl_figure5",), RICE),
+              ("tabvfl_figure5",), RICE, hours=LATENTS_HOURS),
     *(Published("tabvfl", number, f"{what} with two guests less that with five.", "five tables of up to 50 000 rows",
-                "latents", ("tabvfl_figure5",), f"{DIFFERENCES} {RICE}")
+                "latents", ("tabvfl_figure5",), f"{DIFFERENCES} {RICE}", hours=LATENTS_HOURS)
       for number, what in (("table-6.2", "Accuracy"), ("table-6.3", "F1"), ("table-6.4", "AUC"))),
     Published("beside", "vtgan-central", "VT-GAN beside the central GAN of the same sizes, by its section 4.2's "
               "figures.", "Loan and Adult", "vtgan-central", ("vtgan_section4_2",)),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from silosynth.core.errors import ConfigError, nearest
-from silosynth.papers.published import ENTRIES, PAPERS, Published
+from silosynth.papers.published import ENTRIES, PAPERS, READINGS, Published
 
 STATES: Mapping[str, str] = {
     "kept": "results are kept",
@@ -115,7 +115,8 @@ def page() -> str:
     """docs/papers.md."""
     parts = [HEAD, _counts()]
     for paper, title in PAPERS.items():
-        parts += [f"## {title}", "\n".join(_overview(paper)), *(_paragraph(entry) for entry in entries(paper))]
+        parts += [f"## {title}", "\n".join(_overview(paper)), *_readings(paper)]
+        parts += [_paragraph(entry) for entry in entries(paper)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -127,7 +128,9 @@ What the five papers publish in their evaluations, and what there is of it here.
 *Command*: a command reruns it, and nothing is kept. *None yet*: there is no command. Diagrams and notations are left
 out. `silosynth papers list` and `silosynth papers show silofuse/table-3` tell the same.
 
-Kept sizes are read from the rows of results."""
+Kept sizes are read from the rows of results. *Ours as published* has nothing of ours switched on. Hours are of one
+thread of the machine that the results name, from the pace of measured steps; where there is a GPU, the same command
+uses it, and how much that saves was not measured."""
 
 
 def _counts() -> str:
@@ -150,19 +153,33 @@ def _overview(paper: str) -> Iterator[str]:
         yield f"| {entry.title} | {entry.shows} | {entry.state} |"
 
 
+def _readings(paper: str) -> Iterator[str]:
+    """A table of which kept rows are read how; none of ours beside the papers."""
+    if paper in READINGS:
+        ours, as_published = READINGS[paper]
+        lines = (("ours", ours), ("ours as published", as_published), ("published", "in columns or tables beside ours"))
+        yield "\n".join(["| rows | which |", "| --- | --- |", *(f"| {name} | {which} |" for name, which in lines)])
+
+
 def _paragraph(entry: Published) -> str:
     """All that is known of an entry."""
     lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- Published: {entry.sizes}."]
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
-    if entry.hours:
-        lines.append(f"- Nothing is kept. The published size takes {entry.hours}.")
+    if entry.hours and not entry.kept:
+        lines.append(f"- Nothing is kept: it needs a GPU. {_published(entry)}")
     for name in entry.kept:
         sizes = kept_sizes(name) or "the page only, without its rows"
         lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_share(entry, name)}.")
     if entry.deviates:
         lines.append(f"- Deviates: {entry.deviates}")
+    if entry.hours and entry.kept:
+        lines.append(f"- {_published(entry)}")
     return "\n".join([lines[0], "", *lines[1:], *([f"- Missing: {entry.missing}"] if entry.missing else [])])
+
+
+def _published(entry: Published) -> str:
+    return f"The published size takes {entry.hours}: `{entry.command} --size published`."
 
 
 def _share(entry: Published, name: str) -> str:
