@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from silosynth.papers import registry
+from silosynth.papers import curves, registry, settings
+from silosynth.papers.results import deviation
 from silosynth.papers.vflgan_table1 import PAPER, means
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,17 @@ def test_central_baselines() -> None:
         keys = ("shape % floor", "trend % floor") if name == "floor" else shown
         texts = [[f"{row[key]:.{0 if key == 'fit s' else 1}f}" for key in keys] for row in pair]
         assert [cell for cell in cells if cell] == [text for own in texts for text in own], name
+
+
+def test_gdts_as_published() -> None:
+    rows = [row for row in registry.kept_rows("gdts_copies") if row["gan"] == "paper"]
+    averaged, read = settings.means(rows), curves.at_equal_time(rows, "central")
+    for name, *cells in lines("docs/algorithms/gdts.md", "| as published, a full copy in every silo |"):
+        setting = name.partition("`")[0]
+        row = found(averaged, setting=setting)
+        assert cells[:3] == [f"{row[key]:.3f}{deviation(row, key)}" for key in ("F1", "JSD", "WD")], name
+        (end,) = (jsd for _, which, _, _, jsd, _ in read if which == setting)
+        assert cells[3].partition(" (")[0] == end, name
 
 
 def test_dplt() -> None:
