@@ -504,6 +504,56 @@ def test_a_sample_takes_conditions_and_shares(model: Path, tmp_path: Path) -> No
         assert "internal" not in refused.stderr
 
 
+WANTED = "age,region\n30..60,north\n,south\n30..60,north\n"
+NORTH = '{"age": {"low": 30, "high": 60}, "region": "north"}'
+LISTED = f'[{NORTH}, {{"region": "south"}}, {NORTH}]'
+
+
+@pytest.mark.parametrize(("name", "text"), [("rows.csv", WANTED), ("rows.json", LISTED)])
+def test_a_file_has_conditions_of_each_row(name: str, text: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    out, words = tmp_path / "a.csv", ("--given-rows", tmp_path / name, "--force")
+    result = call("sample", model, "-o", out, *words)
+    assert result.exit_code == 0, result.stderr
+    made = pd.read_csv(out)
+    assert made["region"].tolist() == ["north", "south", "north"] and made["age"][[0, 2]].between(30, 60).all()
+    for wrong, says in (
+        (("-n", 9), "3 rows for 9"),
+        (("--given", "age=30"), "--given and --given-rows"),
+        (("--balance", "region"), "grouped in one way"),
+    ):
+        refused = call("sample", model, "-o", out, *words, *wrong)
+        assert refused.exit_code == 2 and says in refused.stderr
+    assert "Give --rows, or --given-rows" in call("sample", model, "-o", out, "--force").stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("given = { ag = 3 }", "Did you mean 'age'"),
+        ('given = "none.csv"', "none.csv"),
+        ("rows = 3\n[[sample.given]]\nage = 30", "1 rows for 3"),
+        ('balance = "region"\n[[sample.given]]\nage = 30', "given and balance"),
+        ('balance = "regio"', "Did you mean 'region'"),
+        ("given = 3", "sample.given"),
+    ],
+)
+def test_what_rows_cannot_be_asked_for_is_said_before_training(asked: str, says: str, plan: Path) -> None:
+    plan.write_text(PLAN.replace("rows = 250", asked))
+    result = call("run", plan)
+    assert result.exit_code in (2, 4) and says in result.stderr
+    assert not (plan.parent / "out" / "model.silosynth").exists()
+
+
+@pytest.mark.parametrize(
+    "asked", ['balance = "region"', "shift = { region = { north = 0.5 } }", "[[sample.given]]\nage = 30"]
+)
+def test_columns_that_stay_are_not_grouped_and_it_is_said_before_training(asked: str, plan: Path) -> None:
+    plan.write_text(PLAN.replace("[sample]\nrows = 250", f'synthesis = "partitioned"\n[sample]\n{asked}'))
+    result = call("run", plan)
+    assert result.exit_code == 2 and "Columns that stay in their silos" in result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "north"),
@@ -511,6 +561,11 @@ def test_a_sample_takes_conditions_and_shares(model: Path, tmp_path: Path) -> No
         ('balance = "region"\ngiven = { age = { low = 30, high = 60 } }', 7),
         ("shift = { region = { north = 0.75 } }", 16),
         ('given = { region = "north", age = { low = 30 } }', 21),
+        (
+            13 * '[[sample.given]]\nregion = "north"\nage = { low = 30 }\n'
+            + 8 * '[[sample.given]]\nage = 40\nregion = "south"\n',
+            13,
+        ),
     ],
 )
 def test_an_experiment_asks_for_rows_by_conditions_and_shares(plan: Path, asked: str, north: int) -> None:

@@ -167,11 +167,12 @@ def conversations(name: str, policy: SiloPolicy, folder: Path, at: At) -> int:
 
 def draws(
     name: str, policy: SiloPolicy, folder: Path, at: At, shares: protocol.OtherShares | None = None,
-    rules: tuple[Rule, ...] = (),
+    rules: tuple[Rule, ...] = (), frame: protocol.GivenRows | None = None,
 ) -> int:  # fmt: skip
     """The same of a job that draws rows under a condition, by this policy, from what a job trained by an open one.
 
-    With ``shares`` groups of rows are drawn. Columns of rows that keep ``rules`` stay in their silos.
+    With ``shares`` groups of rows are drawn, or by ``frame`` in place of the condition. Columns of rows that keep
+    ``rules`` stay in their silos.
     """
     silos = tables(name)
     asked, allowed = a_job(name, silos), {"conditions": ["*"], "least_condition_rows": 10, "rules": "all"}
@@ -187,17 +188,19 @@ def draws(
     assert isinstance(trained, conducting.Outcome)
     policy = policy.model_copy(update=allowed)
     sides = sites(name, silos, folder, "drawn", policy)
-    given = (protocol.GivenColumn("age", "age=20..75"),)
-    asked = replace(asked, name="drawn", drawing=protocol.Drawing("trial", None, given, shares))
+    given = () if frame else (protocol.GivenColumn("age", "age=20..75"),)
+    asked = replace(asked, name="drawn", drawing=protocol.Drawing("trial", None, given, shares, frame))
     talk = conducting.redraw(asked, trained, Streams(2), CPU)
     return talked(talk, sides, Attacked(sides[TARGET], policy), at)[0]
 
 
 PAIRS = [[city, member] for city in ("Delft", "Bern", "Oslo") for member in (False, True)]
 APART = ({"kind": "combination", "columns": ["city", "member"], "allowed": PAIRS[1:]},)
+KINDS_OF_ROWS = tuple((protocol.GivenColumn("age", f"age=20..{60 + 5 * number}"),) for number in range(4))
 WAYS: dict[str, Callable[[str, SiloPolicy, Path, At], int]] = {
     "condition": draws,
     "groups": partial(draws, shares=protocol.OtherShares("city")),
+    "framed": partial(draws, frame=protocol.GivenRows(KINDS_OF_ROWS, (0, 1, 2, 3) * 5)),
     "compared": partial(draws, rules=read_rules(APART)),
 }
 """Of drawing: with each, the silo is sent messages of other kinds."""

@@ -50,13 +50,21 @@ def test_two_hundred_coordinators(name: str, policy: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
-    ("name", "way"), [("silofuse upload", "condition"), ("silofuse upload", "groups"), ("silofuse", "compared")]
+    ("name", "way"),
+    [
+        ("silofuse upload", "condition"),
+        ("silofuse upload", "groups"),
+        ("silofuse upload", "framed"),
+        ("silofuse", "compared"),
+    ],
 )
 def test_some_coordinators_that_draw(name: str, way: str, policy: str, tmp_path: Path) -> None:
     assert broken(name, policy, 12, tmp_path, WAYS[way]) == []
 
 
-@pytest.mark.parametrize(("way", "kind"), [("groups", "PrepareGroup"), ("compared", "AskCodes")])
+@pytest.mark.parametrize(
+    ("way", "kind"), [("groups", "PrepareGroup"), ("framed", "PrepareGroup"), ("compared", "AskCodes")]
+)
 def test_coordinators_deviate_at_every_kind_of_message(way: str, kind: str, tmp_path: Path) -> None:
     asked = list[str]()
     WAYS[way]("silofuse", OPENEST, tmp_path, lambda _, __, ask: asked.append(type(ask).__name__))
@@ -65,7 +73,7 @@ def test_coordinators_deviate_at_every_kind_of_message(way: str, kind: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("way", ["groups", "compared"])
+@pytest.mark.parametrize("way", ["groups", "framed", "compared"])
 def test_two_hundred_coordinators_that_draw_groups_or_compare(way: str, policy: str, tmp_path: Path) -> None:
     assert broken("silofuse", policy, 200, tmp_path, WAYS[way]) == []
 

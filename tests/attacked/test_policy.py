@@ -23,7 +23,7 @@ from silosynth.deployment import entry
 from silosynth.deployment.exposure import exposures, rules_in_force
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.protocol import Begin, Greet, PreparedSchema, PrepareRows, installed
-from silosynth.deployment.tallies import BegunJobs
+from silosynth.deployment.tallies import AskedConditions, BegunJobs
 from silosynth.runtime.hub import ASK
 from silosynth.runtime.wire import encode
 
@@ -222,6 +222,15 @@ def test_a_day_later_jobs_begin_again(tmp_path: Path) -> None:
     assert begun.with_job("b", 1)
 
 
+def test_the_same_condition_is_asked_again_and_others_of_a_day_are_counted(tmp_path: Path) -> None:
+    now = [0.0]
+    asked = AskedConditions(tmp_path, lambda: now[0])
+    assert asked.with_these({"a", "b"}, 2) and asked.with_these({"b"}, 2)
+    assert not asked.with_these({"c"}, 2) and not AskedConditions(tmp_path, lambda: now[0]).with_these({"a", "c"}, 2)
+    now[0] += 24 * 3600 + 1
+    assert asked.with_these({"c", "d"}, 2)
+
+
 def test_rows_drawn_are_counted_over_repeated_asks_and_restored_checkpoints(tmp_path: Path) -> None:
     desk = Desk(tmp_path, OPENED + "most_rows_drawn = 70\n")
     width = desk.sampling(a_job(options=TINY, rows=100))
@@ -331,6 +340,7 @@ OPENED_BY: dict[str, dict[str, Any]] = {
     "open_figures": COUNTING | {"open_figures": True}, "require_dealer": COUNTING,
     "share_decoders": {"share_decoders": True}, "conditions": {"conditions": ["age"]},
     "least_condition_rows": {"conditions": ["age"], "least_condition_rows": 5},
+    "conditions_per_day": {"conditions": ["age"]},
 }  # fmt: skip
 CLOSES_NOTHING = {
     "messages": "what it forbids, no allowed algorithm can do without",

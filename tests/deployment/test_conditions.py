@@ -19,13 +19,15 @@ from tests.deployment.test_drawing import begin, simulated
 
 import silosynth as ss
 from silosynth.algorithms.silofuse.protocol import WeighLatents
-from silosynth.core.errors import ConfigError, PolicyError, ProtocolError
+from silosynth.core.conditions import from_text, fulfils
+from silosynth.core.errors import ConfigError, DataError, PolicyError, ProtocolError
 from silosynth.core.messages import from_state
 from silosynth.core.schema import Column, Table
+from silosynth.data.given import _of_cells, rows_in
 from silosynth.deployment import conditions, exposure
 from silosynth.deployment.coordinator import Order, drawing_order, read_status
 from silosynth.deployment.policy import SiloPolicy
-from silosynth.deployment.protocol import Drawing, GivenColumn, OtherShares, PrepareGroup
+from silosynth.deployment.protocol import Drawing, GivenColumn, GivenRows, OtherShares, PrepareGroup, PreparePool
 from silosynth.runtime.wire import unpack
 
 ALLOWED = OPEN.model_copy(update={"conditions": ["age", "income", "pa*"], "least_condition_rows": 10})
@@ -40,6 +42,12 @@ def shared_out(folder: Path, name: str, shares: OtherShares, *texts: str, rows: 
     """An order of rows in other shares."""
     place = folder / "coordinator" / "trial"
     return drawing_order(place, rows, 3, name, "coordinator", texts, shares)
+
+
+def framed(folder: Path, name: str, frame: pd.DataFrame, seed: int = 3) -> Order:
+    """An order of a row for each row of a frame of conditions, with cells as texts."""
+    rows = [_of_cells(row) for row in frame.to_dict("records")]
+    return drawing_order(folder / "coordinator" / "trial", None, seed, name, "coordinator", frame=rows)
 
 
 def trained_with(folder: Path, silos: dict[str, Rows], policy: SiloPolicy = ALLOWED, **changes: Any) -> Path:
@@ -86,7 +94,8 @@ def test_nobody_is_singled_out_by_conditions_in_two_silos(trained: Path) -> None
         carry_out(given(trained, "b", "age=18..35", "paid=voucher"), ABSENT, trained, policy=ALLOWED)
 
 
-def test_a_lone_income_is_not_searched_for(trained: Path) -> None:
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_lone_income_is_not_searched_for(framed: bool, trained: Path) -> None:
     """By ends at which there are just enough people: the last income is the end of the last range that is allowed."""
     lone, place = 98_765.43, trained / "bank" / "trial"
     rows = from_state(Table, unpack((place / conditions.ROWS_BEHIND).read_bytes()))
@@ -96,10 +105,14 @@ def test_a_lone_income_is_not_searched_for(trained: Path) -> None:
     assert asked.drawing is not None
 
     def allowed(low: float, high: float) -> bool:
-        name = f"draw-{next(draws)}"
-        drawing = replace(asked.drawing, given=(GivenColumn("income", f"income={low!r}..{high!r}"),))
+        name, kind = f"draw-{next(draws)}", (GivenColumn("income", f"income={low!r}..{high!r}"),)
+        drawing = replace(asked.drawing, given=kind)
+        if framed:  # with others, that are allowed
+            kinds = kind, (GivenColumn("income", "income=0..4000"),), (GivenColumn("age", "age=18..80"),)
+            drawing = replace(asked.drawing, given=(), frame=GivenRows(kinds, (0, 1, 2)))
         try:
-            begin(sides(ABSENT, trained, name, ALLOWED)["bank"], replace(asked, name=name, drawing=drawing))
+            rows = 3 if framed else asked.rows
+            begin(sides(ABSENT, trained, name, ALLOWED)["bank"], replace(asked, name=name, rows=rows, drawing=drawing))
         except PolicyError:
             return False
         return True
@@ -227,6 +240,172 @@ def test_groups_are_those_of_the_job_and_columns_that_stay_have_none(trained: Pa
     plain._turns._at, plain._terms = 5, None
     with pytest.raises(ProtocolError, match="in their turn"):
         plain.answer(PrepareGroup(0))
+
+
+def many(rows: int) -> pd.DataFrame:
+    """A frame of conditions of ten kinds, no two of which a row fulfils."""
+    ages = customers(120)["age"].unique()[:10]
+    return pd.DataFrame({"age": [int(ages[k % 10]) for k in range(rows)]})
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"age": ["18..60", None, "30..", "18..60"], "paid": ["card", "cash", None, "card"]}),
+        pd.DataFrame({"age": ["30..70", "18..40"] * 10}),
+        many(60),
+    ],
+)
+def test_a_row_for_each_row_of_a_frame_is_that_of_a_simulated_model(frame: pd.DataFrame, trained: Path) -> None:
+    order, lone = framed(trained, "x", frame), FEW.model_copy(update={"min_count": 1})  # ages that one row has
+    assert order.job.frame is not None and len(order.job.frame.kinds) == len(frame.drop_duplicates())
+    made = table(carry_out(order, ABSENT, trained, policy=lone))
+    said = {
+        json.loads(line)["type"] for line in (trained / "coordinator" / "x" / "ledger.jsonl").read_text().splitlines()
+    }
+    assert ("deployment.PreparePool" in said) is (len(frame) > 40)
+    model = simulated(trained)
+    columns = model.makes()
+    asked = [from_text(_of_cells(row), columns) for row in frame.to_dict("records")]
+    pd.testing.assert_frame_equal(made, model.sample(given=asked, seed=3))
+    for (_, row), given in zip(made.iterrows(), asked, strict=True):
+        if isinstance(given.get("age"), tuple):
+            low, high = given["age"]
+            assert low <= row["age"] <= (high or 100)
+        assert given.get("paid", row["paid"]) == row["paid"]
+
+
+def test_ledgers_and_labels_say_what_a_frame_asks_for_in_few_words(trained: Path) -> None:
+    few = pd.DataFrame({"age": ["18..60", "18..60", None]})
+    carry_out(framed(trained, "few", few), ABSENT, trained, policy=FEW)
+    values = [f"{18 + k / 7}..80" for k in range(21)]
+    said = ["age=18..60 in 2 rows", "no condition in 1 rows"]
+    for silo in COLUMNS:
+        place = trained / silo / "few"
+        assert json.loads((place / "label.json").read_text())["facts"]["conditions"] == said
+        lines = [json.loads(line) for line in (place / "ledger.jsonl").read_text().splitlines()]
+        (asked,) = [line for line in lines if line.get("kind") == "conditions"]
+        assert asked["given"] == said and asked["by"] == "coordinator"
+    order = framed(trained, "many", pd.DataFrame({"age": values}))
+    assert order.job.asked[0].startswith("21 rows of 21 kinds by age; SHA-256 ")
+    other = framed(trained, "other", pd.DataFrame({"age": [*values[:-1], "18..81"]}))
+    assert other.job.asked != order.job.asked  # which the signed label therefore tells apart
+
+
+RARE_ROW = {"age": "18..19", "income": "1500..1600"}
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_one_row_of_a_frame_that_points_at_few_has_all_refused_and_nobody_says_which(
+    place: int, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind is counted whichever fails first, so that neither words nor time tell it."""
+    rows: list[dict[str, str]] = [{"age": f"{18 + k}..80"} for k in range(8)]
+    counted = list[int]()
+
+    def count(table: Table, wanted: Any) -> torch.Tensor:
+        counted.append(len(wanted))
+        return fulfils(table, wanted)
+
+    monkeypatch.setattr(conditions, "fulfils", count)
+    carry_out(framed(trained, "fine", pd.DataFrame(rows)), ABSENT, trained, policy=ALLOWED)
+    assert len(counted) == 8
+    counted.clear()
+    rows[place] = RARE_ROW
+    with pytest.raises(PolicyError, match=r"'least_condition_rows'.*fewer") as refused:
+        carry_out(framed(trained, "x", pd.DataFrame(rows)), ABSENT, trained, policy=ALLOWED)
+    assert len(counted) == 8 and "18" not in str(refused.value) and "kind" not in str(refused.value)
+
+
+def test_a_search_by_frames_asks_no_fewer_conditions_than_one_by_single_ones(trained: Path) -> None:
+    """Each row of a frame counts as a condition of a draw of its own, and all get one answer: that of the hardest."""
+    draws, limit = itertools.count(), ALLOWED.model_copy(update={"conditions_per_day": 14})
+
+    def allowed(*lows: float) -> bool:
+        frame = pd.DataFrame({"income": [f"{low}.." for low in lows]})
+        name = f"draw-{next(draws)}"
+        try:
+            begin(sides(ABSENT, trained, name, limit)["bank"], framed(trained, name, frame).job)
+        except PolicyError as error:
+            if "least_condition_rows" not in str(error):
+                raise
+            return False
+        return True
+
+    ends = [2500 + 120 * k for k in range(12)]
+    assert not allowed(*ends)
+    single = [allowed(end) for end in ends]  # asked already: the same answer, and it does not count again
+    assert single[0] and not single[-1]
+    assert all(allowed(*ends[: last + 1]) == single[last] for last in range(12))
+    assert allowed(2400, 2450)
+    with pytest.raises(PolicyError, match=r"'conditions_per_day': at most 14 different"):
+        allowed(2300)
+
+
+def test_conditions_of_a_row_in_two_silos_are_held_to_the_share_that_leaves_enough(trained: Path) -> None:
+    """Not to that of other rows of the frame, which have one silo's columns alone."""
+    one = pd.DataFrame({"age": ["18..35", "30.."], "paid": [None, None]}).dropna(axis=1)
+    carry_out(framed(trained, "a", one), ABSENT, trained, policy=ALLOWED)
+    with pytest.raises(PolicyError, match="'least_condition_rows'"):
+        carry_out(
+            framed(trained, "b", pd.DataFrame({"age": ["30..", "18..35"], "paid": [None, "voucher"]})), ABSENT, trained,
+            policy=ALLOWED,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("frame", "policy", "error", "rule"),
+    [
+        (pd.DataFrame({"visits": ["0..9"]}), ALLOWED, PolicyError, r"'conditions'.*age, income, pa\*"),
+        (pd.DataFrame({"agee": [3]}), ALLOWED, ConfigError, "Did you mean 'age'"),
+        (pd.DataFrame({"paid": ["card", "crad"]}), FEW, ConfigError, "no level of this name"),
+        (pd.DataFrame({"age": [30.0 + k / 400 for k in range(10_001)]}), FEW, ConfigError, "at most 10,000 different"),
+    ],
+)
+def test_frames_that_cannot_be_had_are_refused(
+    frame: pd.DataFrame, policy: SiloPolicy, error: type[Exception], rule: str, trained: Path
+) -> None:
+    with pytest.raises(error, match=rule):
+        carry_out(framed(trained, "x", frame), ABSENT, trained, policy=policy)
+
+
+def test_frames_of_messages_that_no_honest_coordinator_sends_are_refused(trained: Path) -> None:
+    asked = framed(trained, "x", pd.DataFrame({"age": ["30..", "40.."]})).job
+    assert asked.drawing is not None and asked.frame is not None
+    with pytest.raises(ConfigError, match="where synthetic columns are shared"):
+        replace(asked, config=replace(asked.config, synthesis="partitioned"))
+    with pytest.raises(ConfigError, match="2 rows for 3"):
+        replace(asked, rows=3)
+    with pytest.raises(ConfigError, match="comes alone"):
+        replace(asked.drawing, given=(GivenColumn("paid", "paid=card"),))
+    with pytest.raises(ConfigError, match="of one of its kinds"):
+        replace(asked.frame, kind_of=(0, 2))
+    with pytest.raises(ConfigError, match="named once"):
+        GivenRows(((GivenColumn("age", "age=30"), GivenColumn("age", "age=40")),), (0,))
+    bank = sides(ABSENT, trained, "x", FEW)["bank"]
+    begin(bank, asked)
+    bank._turns._at, bank._terms = 5, None  # as if the silos had agreed
+    with pytest.raises(ProtocolError, match="number of a group of rows is at least 0 and below 2"):
+        bank._prepare_group(2)
+    plain = sides(ABSENT, trained, "y", FEW)["bank"]
+    begin(plain, given(trained, "y", "age=30..").job)
+    plain._turns._at, plain._terms = 5, None
+    with pytest.raises(ProtocolError, match="in their turn"):
+        plain.answer(PreparePool(0))
+
+
+def test_frames_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('age,paid,code\n60..80,"card,cash",007\n,voucher,\n35,,\n')
+    said = [("age=60..80", "paid=card,cash", "code=007"), ("paid=voucher",), ("age=35",)]
+    assert rows_in(tmp_path / "a.csv") == said
+    (tmp_path / "a.json").write_text('[{"age": {"low": 60}, "paid": ["card"]}, {}]')
+    assert rows_in(tmp_path / "a.json") == [('{"age": {"low": 60}}', '{"paid": ["card"]}'), ()]
+    pd.DataFrame({"age": [35.5, None], "paid": [None, "card"]}).to_parquet(tmp_path / "a.parquet")
+    assert rows_in(tmp_path / "a.parquet") == [('{"age": 35.5}',), ("paid=card",)]
+    for text, says in (("{}", "a list of conditions"), ("[3]", "a list of conditions"), ("[", "must be JSON")):
+        (tmp_path / "b.json").write_text(text)
+        with pytest.raises(DataError, match=says):
+            rows_in(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param("vtgan", marks=pytest.mark.slow), "mst"])

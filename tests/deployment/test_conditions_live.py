@@ -52,8 +52,23 @@ def test_rules_hold_and_conditions_are_allowed_refused_and_noted(abroad: Abroad[
     for name, given, rule in (("one", "age=79..", "least_condition_rows"), ("other", "paid=card", "conditions")):
         refused = abroad.command(COORDINATOR, *words, "--given", given, "--name", name)
         assert refused.returncode == 3 and f"Policy rule '{rule}' forbids it" in refused.stderr
+    frames = {"framed": "age\n30..70\n\n18..50\n30..70\n", "pointed": "age\n30..70\n79..\n"}
+    for name, text in frames.items():
+        (abroad.kits / f"{name}.csv").write_text(text)
+    file = abroad.kits / "framed.toml"
+    file.write_text('[algorithm]\nname = "silofuse"\n\n[sample]\nseed = 5\ngiven = "framed.csv"\n')
+    words = ["draw", "ruled", "--kit", kit]
+    framed = abroad.command(COORDINATOR, *words, "--experiment", str(file), "--name", "framed")
+    assert framed.returncode == 0, framed.stderr
+    made = pd.read_parquet(abroad.kits / "shop" / "work" / "jobs" / "framed" / "synthetic.parquet")
+    assert made["age"][[0, 3]].between(30, 70).all() and made["age"][2] <= 50 and (made["visits"] <= made["age"]).all()
+    rows = abroad.kits / "pointed.csv"
+    refused = abroad.command(COORDINATOR, *words, "--given-rows", str(rows), "--seed", "5", "--name", "pointed")
+    assert refused.returncode == 3 and "Policy rule 'least_condition_rows' forbids it" in refused.stderr
+    shown = abroad.command("bank", "ledger", "framed", "--kit", str(abroad.kits / "bank"), "--json")
+    assert json.loads(shown.stdout)["conditions"][0]["given"][0] == "age=30..70 in 2 rows"
     shown = abroad.command("bank", "ledger", "one", "--kit", str(abroad.kits / "bank"), "--json")
     assert json.loads(shown.stdout)["conditions"][0]["given"] == ["age=79.."]
-    for name in ("some", "one"):
+    for name in ("some", "one", "framed", "pointed"):
         path = Path(abroad.kits / "bank" / "work" / "jobs" / name / "ledger.jsonl")
         assert verify_file(path, job=name).faults == ()

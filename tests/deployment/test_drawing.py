@@ -34,6 +34,7 @@ from silosynth.deployment.protocol import (
     Begin,
     Drawing,
     GivenColumn,
+    GivenRows,
     Greet,
     Job,
     OtherShares,
@@ -242,6 +243,8 @@ AGE, CARDS = GivenColumn("age", '{"age": {"low": 30}}'), OtherShares("paid", '{"
         (("-n", "9", "--shift", "paid=card:0.4"), (9, (), CARDS)),
         (("-n", "9", "--shift", '{"paid": {"card": 0.4}}', "--given", AGE.text), (9, (AGE,), CARDS)),
         (("-n", "9", "--balance", "paid"), (9, (), OtherShares("paid"))),
+        (("--given-rows", "rows.csv"), (3, (), None)),
+        (("--experiment", "rows.toml"), (3, (), None)),
     ],
 )  # fmt: skip
 def test_file_options_and_json_ask_alike(
@@ -251,11 +254,18 @@ def test_file_options_and_json_ask_alike(
     monkeypatch.setattr(jobs, "open_kit", lambda *_, **__: SimpleNamespace(name="coordinator", jobs=place))
     monkeypatch.chdir(trained)
     Path("plan.toml").write_text(FILE)
+    Path("rows.csv").write_text("age,paid\n30..,card\n,cash\n30..,card\n")
+    Path("rows.toml").write_text('[sample]\ngiven = "rows.csv"\n')
     order = ["draw", "trial", *words, "--name", "late", "--no-wait", "--kit", str(place)]
     done = CliRunner().invoke(app, order, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
     asked = unpack_order((place / "late" / "order").read_bytes()).job
     assert (asked.rows, asked.given, asked.shares) == expected
+    older, card, cash = (
+        GivenColumn(*one) for one in (("age", "age=30.."), ("paid", "paid=card"), ("paid", "paid=cash"))
+    )
+    framed = expected == (3, (), None)
+    assert asked.frame == (GivenRows(((older, card), (cash,)), (0, 1, 0)) if framed else None)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_valid_inputs_are_read() -> None:
 def test_messages_of_every_room_are_damaged() -> None:
     made = {kind for kind in KINDS if example(KINDS[kind], random.Random(1)) is not None}
     asked = ("AskCodes", "RowCodes", "AcceptKeys", "AskConditions", "ConditionsRead", "PrepareGroup", "LevelRows")
+    asked += ("PreparePool", "GivenRows")
     assert {f"deployment.{kind}" for kind in asked} <= made
     assert {"algorithms.silofuse.WeighLatents", "algorithms.silofuse.LatentWeights", "core.Condition"} <= made
 

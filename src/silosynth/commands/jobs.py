@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from silosynth.commands.startkit import COORDINATOR, JobName, KitFolder, job_fol
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 
 if TYPE_CHECKING:
+    from silosynth.data.given import Texts
     from silosynth.deployment import coordinator, kits
     from silosynth.experiment.grammar import Experiment, SampleSection
 
@@ -167,6 +168,7 @@ def draw(
         list[str] | None,
         typer.Option("--given", help="A condition, such as age=60..80 or health=poor,fair; repeatable; or JSON."),
     ] = None,
+    given_rows: run.GivenFrame = None,
     balance: run.Balance = None,
     shift: run.Shift = None,
     experiment: Annotated[
@@ -188,13 +190,9 @@ def draw(
     site = open_kit(kit)
     if site.name != COORDINATOR:
         raise ConfigError("Jobs that draw start at the coordinator's machine", site.name, "Use the coordinator's kit.")
-    asked, conditions = _asked(experiment, rows, seed, balance, shift), list(given or ())
-    if asked.given and not conditions:
-        conditions = [json.dumps(asked.given, default=str)]
-    if asked.rows is None:
-        raise ConfigError("A job that draws says how many rows", "none", "Give --rows, or rows in [sample].")
+    asked, conditions, framed = _asked(experiment, rows, seed, balance, shift, given, given_rows)
     shares = coordinator.other_shares(asked.balance, asked.shift)
-    how = asked.rows, asked.seed, name, site.name, conditions, shares
+    how = asked.rows, asked.seed, name, site.name, conditions, shares, framed
     order = coordinator.drawing_order(kept_folder(site, job), *how)
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"
     ui.facts |= {"job": order.job.name}
@@ -203,14 +201,21 @@ def draw(
 
 
 def _asked(
-    experiment: Path | None, rows: int | None, seed: int | None, balance: str | None, shift: str | None
-) -> SampleSection:
-    """What ``[sample]`` of a file asks for, with options in place of its keys."""
+    experiment: Path | None, rows: int | None, seed: int | None, balance: str | None, shift: str | None,
+    given: Sequence[str] | None, given_rows: Path | None,
+) -> tuple[SampleSection, Sequence[str], Sequence[Texts]]:  # fmt: skip
+    """What ``[sample]`` of a file asks for, with options in place of its keys; conditions of all rows, and of each."""
+    from silosynth.data.given import in_json, rows_in
     from silosynth.experiment import grammar
 
-    section = grammar.SampleSection() if experiment is None else grammar.read(experiment).sample
+    plan = None if experiment is None else grammar.read(experiment)
+    section = grammar.SampleSection() if plan is None else plan.sample
     options = {"rows": rows, "seed": seed, "balance": balance, "shift": run.read_shift(shift)}
-    return section.model_copy(update={key: value for key, value in options.items() if value is not None})
+    section = section.model_copy(update={key: value for key, value in options.items() if value is not None})
+    if given or given_rows:
+        return section, given or (), rows_in(given_rows) if given_rows else ()
+    always = section.given if isinstance(section.given, dict) else {}
+    return section, in_json(always), () if plan is None else plan.given_rows()
 
 
 def kept_folder(kit: kits.StartKit, name: str) -> Path:

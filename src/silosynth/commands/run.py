@@ -128,6 +128,7 @@ def perform(ui: Session, file: Path, resume: bool = False, force: bool = False, 
     material = tables.gather(plan, entry.horizontal)
     federation = _federation(ui, plan, material, entry.central)
     _check_target(plan, federation)
+    _check_sample(plan, federation)
     ui.on_interrupt = f"Continue with: silosynth run {file} --resume"
     model = _fit(ui, plan, federation, resume, force)
     _publish(ui, plan, material, federation, model)
@@ -221,6 +222,29 @@ def _check_target(plan: Experiment, federation: Federation) -> None:
         raise ConfigError(rule, target, remedy)
 
 
+def _check_sample(plan: Experiment, federation: Federation) -> None:
+    """Refuse what ``[sample]`` cannot ask for now, likewise."""
+    from silosynth import catalog
+    from silosynth.core.conditions import by_name
+    from silosynth.data.given import in_json
+
+    asked, framed, columns = plan.sample, plan.given_rows(), federation.schema.modelled
+    for texts in framed or [in_json(asked.given) if isinstance(asked.given, dict) else ()]:
+        by_name(texts, columns)
+    for name in (*([asked.balance] if asked.balance else []), *asked.shift):
+        if name not in columns:
+            raise ConfigError("Rows are grouped by one column that is modelled", name, nearest(name, columns))
+    groups = [key for key, some in (("given", framed), ("balance", asked.balance), ("shift", asked.shift)) if some]
+    if len(groups) > 1:
+        raise ConfigError("Rows are grouped in one way", " and ".join(groups), "Leave one of them out of [sample].")
+    if framed and asked.rows not in (None, len(framed)):
+        rule = "A frame of conditions has one row for each synthetic row"
+        raise ConfigError(rule, f"{len(framed)} rows for {asked.rows}", "Leave rows out of [sample].")
+    how = plan.algorithm
+    if groups and catalog.partitioned(catalog.algorithm(how.name).configure(how.preset, how.options)):
+        raise ConfigError("Columns that stay in their silos are drawn under the same conditions", groups[0], _SAME)
+
+
 def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool, force: bool) -> Model:
     how = plan.algorithm
     limit = plan.run.limit if how.runtime == "processes" else None
@@ -278,17 +302,21 @@ def _synthetic(plan: Experiment, material: Material, model: Model) -> tuple[pd.D
     """The synthetic table, for the evaluation, and the files it was written to."""
     import pandas as pd
 
+    from silosynth.core import conditions
     from silosynth.data import sources
 
-    rows, out = plan.sample.rows or max(1, model.rows), plan.folder / plan.sample.path  # `rows` may be noised
-    given = plan.sample.given or None
+    asked, framed, out = plan.sample, plan.given_rows(), plan.folder / plan.sample.path
+    rows = asked.rows or len(framed) or max(1, model.rows)  # which may be noised
+    given: Any = asked.given or None
     if stays_in_silos(model):
-        parts = model.sample_parts(rows, seed=plan.sample.seed, given=given)
-        return pd.concat(list(parts.values()), axis=1), write_parts(parts, out, plan.sample.raw_text)
+        parts = model.sample_parts(rows, seed=asked.seed, given=given)
+        return pd.concat(list(parts.values()), axis=1), write_parts(parts, out, asked.raw_text)
+    if framed:
+        given = [conditions.from_text(row, model.makes()) for row in framed]
     table: pd.DataFrame = model.sample(
-        rows, seed=plan.sample.seed, given=given, balance=plan.sample.balance, shift=plan.sample.shift or None
+        rows, seed=asked.seed, given=given, balance=asked.balance, shift=asked.shift or None
     )
-    sources.write(table, out, plan.sample.raw_text)
+    sources.write(table, out, asked.raw_text)
     return table, [out]
 
 
@@ -348,11 +376,22 @@ Shift = Annotated[
 ]
 
 
+_SAME = "Give conditions that all rows fulfil: neither balance, shift nor conditions of each row."
+GivenFrame = Annotated[
+    Path | None,
+    typer.Option(
+        "--given-rows",
+        help="A file of conditions, a row for each synthetic row, in its order: CSV, Parquet, …, or JSON. Cells are "
+        "written as after COLUMN= of --given; empty ones are no conditions.",
+    ),
+]
+
+
 def sample(
     ui: Session,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, written by a run or by model.save.")],
-    rows: Annotated[int, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .csv.gz, .parquet, …")],
+    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, help="How many rows to draw.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed draws the same rows again.")] = None,
     given: Annotated[
         list[str] | None,
@@ -361,6 +400,7 @@ def sample(
             'no value; or JSON: \'{"age": {"low": 60}}\'. Repeat it for several columns.'
         ),
     ] = None,
+    given_rows: GivenFrame = None,
     balance: Balance = None,
     shift: Shift = None,
     raw_text: RawText = False,
@@ -372,18 +412,27 @@ def sample(
     """
     from silosynth.core import conditions
     from silosynth.data import sources
+    from silosynth.data.given import rows_in
 
     loaded = silosynth.load(model)
-    asked = conditions.from_text(given, loaded.makes()) if given else None
+    if given and given_rows:
+        rule = "Conditions are the same for all rows, or a row for each"
+        raise ConfigError(rule, "--given and --given-rows", "Add a column to the file for conditions on all rows.")
+    asked: Any = conditions.from_text(given, loaded.makes()) if given else None
+    if given_rows is not None:
+        asked = [conditions.from_text(row, loaded.makes()) for row in rows_in(given_rows)]
+        rows = len(asked) if rows is None else rows
+    if rows is None:
+        raise ConfigError("A sample has a number of rows", "none", "Give --rows, or --given-rows.")
     how: dict[str, Any] = {"given": asked, "progress": ui.chatty and bool(asked or balance or shift)}
-    apart = stays_in_silos(loaded)
+    apart, grouped = stays_in_silos(loaded), balance or shift or given_rows
     written = part_paths(list(loaded.roster), out) if apart else [out]
     check_free(written, force)
     if apart:
-        if balance or shift:
-            raise ConfigError("Columns that stay in their silos are not balanced or shifted", balance or shift)
+        if grouped:
+            raise ConfigError("Columns that stay in their silos are drawn under the same conditions", grouped, _SAME)
         write_parts(loaded.sample_parts(rows, seed=seed, **how), out, raw_text)
-    elif balance or shift:
+    elif grouped:
         made = loaded.sample(rows, seed=seed, balance=balance, shift=read_shift(shift), **how)
         sources.write(made, out, raw_text)
     else:

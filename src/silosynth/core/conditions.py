@@ -142,7 +142,7 @@ class Made:
         return inside or (made.ranged and made._low <= high and made._high >= low)
 
     def _parsed(self, given: Any) -> Condition:
-        if _absent(given):
+        if is_absent(given):
             return Condition(self.name, missing=True)
         if isinstance(given, Mapping):
             return self._of_mapping(given)
@@ -156,7 +156,7 @@ class Made:
         if isinstance(given, list | set | frozenset):
             if not given:
                 raise ConfigError(f"Column {self.name!r}: a list of levels names at least one", given, _FORMS)
-            present = [value for value in given if not _absent(value)]
+            present = [value for value in given if not is_absent(value)]
             values = tuple(self._value(value) for value in _sorted(present))
             return Condition(self.name, values, missing=len(present) < len(given))
         return Condition(self.name, (self._value(given),))
@@ -186,7 +186,7 @@ class Made:
         if self.levels is not None and not self._numbers:
             rule = f"Column {self.name!r} has levels, which have no range"
             raise ConfigError(rule, (low, high), "Write a list of levels.")
-        first, last = (None if _absent(end) else self.read(end) for end in (low, high))
+        first, last = (None if is_absent(end) else self.read(end) for end in (low, high))
         if first is None and last is None:
             rule = f"Column {self.name!r}: a range has at least one end"
             raise ConfigError(rule, (low, high), "Leave the column out if it may hold anything.")
@@ -242,6 +242,19 @@ def from_text(texts: Sequence[str], columns: Mapping[str, Made]) -> dict[str, An
     return found
 
 
+def by_name(texts: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """What they express of columns of which no more is known than their names.
+
+    Raises:
+        ConfigError: as `from_text`; or a column is none of these (names the nearest).
+    """
+    found = from_text(texts, {name: Made(name, None, None, None, True, float) for name in names})
+    for name in found:
+        if name not in names:
+            raise ConfigError("A condition names a column that is modelled", name, nearest(name, names))
+    return found
+
+
 def _from_json(text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
@@ -284,8 +297,8 @@ def _same(level: Level, value: Any) -> bool:
     return kinds[0] == kinds[1] and bool(level == value)
 
 
-def _absent(value: Any) -> bool:
-    """None, NaN, or what pandas has in their place."""
+def is_absent(value: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has in their place."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float) and math.isnan(value)

@@ -18,6 +18,7 @@ is as protected. There no row is kept and none is counted: an answer that depend
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Column, Schema, Table
 from silosynth.deployment.policy import SiloPolicy, refusal
 from silosynth.deployment.protocol import Job
+from silosynth.deployment.tallies import AskedConditions
 from silosynth.encoders.column import without_dominance
 from silosynth.runtime.wire import pack, unpack
 
@@ -69,37 +71,59 @@ def check_columns(policy: SiloPolicy, job: Job, own: Sequence[str] | None) -> No
 
 
 def check_rows_behind(
-    policy: SiloPolicy, job: Job, own: Sequence[str], conditions: Sequence[Condition], folder: Path
-) -> None:
+    policy: SiloPolicy, job: Job, own: Sequence[str], wanted: Sequence[Sequence[Condition]], folder: Path,
+    before: AskedConditions,
+) -> None:  # fmt: skip
     """Refuse conditions on a silo's own columns that too few of its training rows fulfil.
+
+    People are counted behind all, whatever was found of others, and a refusal does not say behind which there are too
+    few: a frame of conditions gets one yes or no. Each of them counts as asked, as one of a draw of its own does, so
+    that a search by frames is no cheaper than one by single conditions.
 
     Args:
         policy: its rules.
         job: that draws.
         own: names of the silo's columns.
-        conditions: on these.
+        wanted: conditions on these, of each group of rows.
         folder: of the job that trained.
+        before: what was asked already.
 
     Raises:
         PolicyError: names the rule, and no number.
     """
-    if not conditions:
+    columns = dict.fromkeys(one.column for conditions in wanted for one in conditions)
+    if not columns:
         return
     path = folder / ROWS_BEHIND
     rows = from_state(Table, unpack(read(path))) if path.exists() else Table(())
-    for condition in conditions:
-        if condition.column not in rows.names:
+    for column in columns:
+        if column not in rows.names:
             raise refusal(
                 "conditions", "it allowed the column when the job trained, so that the rows behind can be counted",
-                condition.column, "Train again.",
+                column, "Train again.",
             )  # fmt: skip
-    asked = Table(tuple(without_lone_values(rows[one.column], policy.min_count) for one in conditions))
-    others = sum(column not in own for column in job.asked_columns)
-    if int(fulfils(asked, conditions).sum()) < least_rows(policy, len(rows), min(len(job.silos) - 1, others)):
+    counted = Table(tuple(without_lone_values(rows[name], policy.min_count) for name in columns))
+    asked = {pair for pair in zip(map(tuple, wanted), _others(job, own, len(wanted)), strict=True) if pair[0]}
+    digests = {hashlib.sha256(repr((folder.name, pair)).encode()).hexdigest() for pair in asked}
+    if not before.with_these(digests, most := policy.conditions_per_day):
+        rule = f"at most {most:,} different conditions on this silo's columns within 24 hours"
+        raise refusal("conditions_per_day", rule, "more", "Wait, or ask for fewer kinds of rows.")
+    enough = {
+        int(fulfils(counted, conditions).sum()) >= least_rows(policy, len(rows), min(len(job.silos) - 1, others))
+        for conditions, others in asked
+    }
+    if not all(enough):
         raise refusal(
             "least_condition_rows", f"at least {policy.least_condition_rows} people are expected behind conditions",
             "fewer", "Ask for something more frequent.",
         )  # fmt: skip
+
+
+def _others(job: Job, own: Sequence[str], groups: int) -> list[int]:
+    """How many columns of other silos have conditions, in each group of rows."""
+    if job.frame is None:
+        return [sum(column not in own for column in job.asked_columns)] * groups
+    return [sum(one.column not in own for one in kind) for kind in job.frame.kinds]
 
 
 def without_lone_values(column: Column, least: int) -> Column:

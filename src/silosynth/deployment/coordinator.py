@@ -25,7 +25,7 @@ from typing import Any, Literal
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core import files, messages
-from silosynth.core.conditions import Made, from_text
+from silosynth.core.conditions import by_name
 from silosynth.core.conversation import COORDINATOR, Progress, Roster
 from silosynth.core.errors import (
     ConfigError,
@@ -49,6 +49,7 @@ from silosynth.deployment.kept import guarantee_of
 from silosynth.deployment.protocol import (
     Drawing,
     GivenColumn,
+    GivenRows,
     Job,
     OtherShares,
     check_name,
@@ -161,23 +162,24 @@ def read_refusals(folder: Path) -> dict[str, list[str]]:
 
 
 def drawing_order(
-    folder: Path, rows: int, seed: int | None, name: str | None, submitter: str, given: Sequence[str] = (),
-    shares: OtherShares | None = None,
+    folder: Path, rows: int | None, seed: int | None, name: str | None, submitter: str, given: Sequence[str] = (),
+    shares: OtherShares | None = None, frame: Sequence[Sequence[str]] = (),
 ) -> Order:  # fmt: skip
     """More rows of what the job in ``folder`` has trained.
 
     Args:
         folder: of the coordinator's.
-        rows: how many.
+        rows: how many; None for as many as a frame has.
         seed: of the rows, which then are those of `silosynth.Model.sample` with it; None for a secret one.
         name: of the job that draws; None for one of the trained job's, and the time.
         submitter: who starts it.
         given: conditions that all rows fulfil, as ``--given`` takes them.
         shares: other shares of a column's levels, if any.
+        frame: conditions of each row, likewise.
 
     Raises:
-        ConfigError: a condition, or another share, is on no column of the silos; the job has trained no generator, has
-            not ended, or was of an earlier version; or so many rows cannot be numbered.
+        ConfigError: no number of rows; a condition, or another share, is on no column of the silos; the job has trained
+            no generator, has not ended, or was of an earlier version; or so many rows cannot be numbered.
     """
     order = unpack_order(files.read(folder / ORDER))
     trained, state = order.job, read_status(folder).state
@@ -188,6 +190,8 @@ def drawing_order(
         raise ConfigError("Rows are drawn from a job that is done", f"{folder.name} is {state}")
     schemas = read_trained(folder).schemas
     columns = all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal)
+    if (rows := rows or len(frame)) < 1:
+        raise ConfigError("A job that draws says how many rows", "none", "Give --rows, or rows in [sample].")
     check_identifiers_fit(columns, rows)
     if shares is not None and shares.column not in columns.modelled:
         rule, remedy = "Rows are grouped by one column that is modelled", nearest(shares.column, columns.modelled)
@@ -195,7 +199,9 @@ def drawing_order(
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(
         trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
-        drawing=Drawing(trained.name, trained.seed, given_columns(given, columns), shares),
+        drawing=Drawing(
+            trained.name, trained.seed, given_columns(given, columns), shares, given_rows(frame, columns)
+        ),
     )  # fmt: skip
     return replace(order, job=job)
 
@@ -223,13 +229,21 @@ def given_columns(texts: Sequence[str], columns: Schema) -> tuple[GivenColumn, .
     """
     made = []
     for text in texts:
-        known = {name: Made(name, None, None, None, True, float) for name in columns.modelled}
-        for name, value in from_text([text], known).items():
-            if name not in known:
-                raise ConfigError("A condition names a column that is modelled", name, nearest(name, known))
+        for name, value in by_name([text], columns.modelled).items():
             own = json.dumps({name: value}) if text.lstrip().startswith("{") else text
             made.append(GivenColumn(name, own))
     return tuple(made)
+
+
+def given_rows(frame: Sequence[Sequence[str]], columns: Schema) -> GivenRows | None:
+    """A frame of conditions, for silos to read; None if it has no row.
+
+    Raises:
+        ConfigError: as `given_columns`; or too many rows are different.
+    """
+    places = {row: place for place, row in enumerate(dict.fromkeys(map(tuple, frame)))}
+    kinds = tuple(given_columns(row, columns) for row in places)
+    return GivenRows(kinds, tuple(places[tuple(row)] for row in frame)) if places else None
 
 
 def forget_here(jobs: Path, name: str, by: str) -> list[dict[str, Any]]:

@@ -244,9 +244,10 @@ def _synthetic(policy: SiloPolicy) -> Iterator[Exposure]:
         yield Exposure(
             f"rows of its choice from {columns}: what the model makes of people of whom {policy.least_condition_rows} "
             "are expected"
-            + ("" if policy.budgeted else "; of each condition whether so many real rows fulfil it, in many draws how "
+            + ("" if policy.budgeted else
+               f"; of {policy.conditions_per_day} conditions a day whether so many real rows fulfil each, by many how "
                "many; and, of algorithms that send it vectors, about each person whether she fulfils one"),
-            "conditions = []" + ("; least_condition_rows = 100" if few else ""),
+            "conditions = []; conditions_per_day, smaller" + ("; least_condition_rows = 100" if few else ""),
             0 if policy.budgeted else 2,
         )  # fmt: skip
 

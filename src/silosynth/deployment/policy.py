@@ -155,6 +155,8 @@ class SiloPolicy(FileSection):
     """Columns of this silo, as patterns, under conditions on which rows may be drawn: "age"."""
     least_condition_rows: Annotated[int, Field(ge=1)] = 100
     """Fewest people who are expected behind the conditions of a draw together."""
+    conditions_per_day: Annotated[int, Field(ge=0)] = 100
+    """Different conditions behind which people are counted within 24 hours: of draws, levels, or rows of a frame."""
     rules: Literal["no", "shared", "all"] = "shared"
     """Which jobs may have rules that rows keep: none; those whose synthetic columns leave, so that nothing is answered
     about them; or also those in which they stay, and this silo says of each synthetic row whether it keeps rules, or

@@ -14,10 +14,11 @@ the counting: it is told neither the secret that silos agree on nor what opens.
 
 Under rules, or conditions, rows are drawn until there are enough that all accept. After `PrepareSynthesis` silos read
 the conditions on their columns: `AskConditions` → `ConditionsRead`. Where a column's levels are to have other shares,
-rows are drawn in groups, each after `PrepareGroup` → `Done`. Where columns are shared the coordinator compares
-what it gets. Where they stay, silos say of the rows of each batch which they accept: `AcceptRows` → `RowsAccepted`; for
-each key that is to be unique, `AcceptKeys` → `RowsAccepted`; and keep those that all accept: `TakeRows` → `Done`. With
-rules, silos that hold different rows reply `PreparedRuled` to `PrepareRows`.
+or each row has conditions of its own, rows are drawn in groups, each after `PrepareGroup` → `Done`; of many kinds they
+are first looked for among rows without conditions, each batch after `PreparePool` → `Done`. Where columns are shared
+the coordinator compares what it gets. Where they stay, silos say of the rows of each batch which they accept:
+`AcceptRows` → `RowsAccepted`; for each key that is to be unique, `AcceptKeys` → `RowsAccepted`; and keep those that all
+accept: `TakeRows` → `Done`. With rules, silos that hold different rows reply `PreparedRuled` to `PrepareRows`.
 
 Jobs that draw (`Drawing`) take up no rows: in place of all between the agreement and `PrepareSynthesis` silos load the
 part of the model that they keep of another job.
@@ -44,6 +45,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -80,6 +82,10 @@ APART = (
 """Files among these that no job's process imports, as a test checks as well; and the number of the version."""
 SHARES = tuple(part / 20 for part in range(20))
 """What share of its rows a job may hold out."""
+MOST_KINDS = 10_000
+"""Different rows of a frame of conditions."""
+TOLD_KINDS = 20
+"""How many of these ledgers and labels list one by one."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
@@ -108,6 +114,42 @@ class OtherShares(Struct):
         return f"shares of {self.column}: {self.shift or 'equal'}"
 
 
+class GivenRows(Struct):
+    """A frame of conditions, one row for each row that is drawn.
+
+    Attributes:
+        kinds: the conditions of each row that is different from all before it.
+        kind_of: for each row of the frame, the place of its own.
+    """
+
+    kinds: tuple[tuple[GivenColumn, ...], ...]
+    kind_of: tuple[int, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that any row has a condition on."""
+        return tuple(dict.fromkeys(one.column for kind in self.kinds for one in kind))
+
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """As lines of text: every kind, if there are few; else columns, numbers, and a hash of all of it."""
+        if len(self.kinds) <= TOLD_KINDS:
+            rows = Counter(self.kind_of)
+            told = (", ".join(one.text for one in kind) or "no condition" for kind in self.kinds)
+            return tuple(f"{words} in {rows[number]:,} rows" for number, words in enumerate(told))
+        columns, of = ", ".join(self.columns), f"{len(self.kind_of):,} rows of {len(self.kinds):,} kinds"
+        return (f"{of} by {columns}; SHA-256 {hashlib.sha256(encode(self)).hexdigest()}",)
+
+    def _check(self) -> None:
+        if len(self.kinds) > MOST_KINDS:
+            rule = f"A frame of conditions has at most {MOST_KINDS:,} different rows in a job"
+            raise ConfigError(rule, f"{len(self.kinds):,}", "Draw in several jobs.")
+        if set(self.kind_of) != {*range(len(self.kinds))}:
+            raise ConfigError("Each row of a frame is of one of its kinds", "others", "Compare versions.")
+        for kind in self.kinds:
+            _check_once(tuple(one.column for one in kind))
+
+
 class Drawing(Struct):
     """What a job draws rows from, in place of training.
 
@@ -116,24 +158,39 @@ class Drawing(Struct):
         seed: that this one fixed, if any.
         given: conditions that all rows fulfil, one for each column that has any.
         shares: other shares of the levels of another column, if any.
+        frame: or conditions of each row.
     """
 
     job: str
     seed: int | None
     given: tuple[GivenColumn, ...] = ()
     shares: OtherShares | None = None
+    frame: GivenRows | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Those that rows are asked for by."""
         more = () if self.shares is None else (self.shares.column,)
-        return (*(one.column for one in self.given), *more)
+        return (*(one.column for one in self.given), *more, *(() if self.frame is None else self.frame.columns))
+
+    @property
+    def in_words(self) -> tuple[str, ...]:
+        """What rows are asked for, as lines of text."""
+        more = () if self.shares is None else (self.shares.in_words,)
+        return (*(one.text for one in self.given), *more, *(() if self.frame is None else self.frame.in_words))
 
     def _check(self) -> None:
         check_name(self.job)
-        if len(set(self.columns)) < len(self.columns):
-            remedy = "List the values: health=poor,fair; shares may be of some levels only."
-            raise ConfigError("Each column is named once, by a condition or by shares", list(self.columns), remedy)
+        if self.frame is not None and (self.given or self.shares is not None):
+            rule = "A frame of conditions comes alone"
+            raise ConfigError(rule, "other conditions, or shares", "Give the frame columns for conditions on all rows.")
+        _check_once(self.columns)
+
+
+def _check_once(columns: tuple[str, ...]) -> None:
+    if len(set(columns)) < len(columns):
+        remedy = "List the values: health=poor,fair; shares may be of some levels only."
+        raise ConfigError("Each column is named once, by a condition or by shares", list(columns), remedy)
 
 
 class Job(Struct):
@@ -183,9 +240,19 @@ class Job(Struct):
         return None if self.drawing is None else self.drawing.shares
 
     @property
+    def frame(self) -> GivenRows | None:
+        """Conditions of each row."""
+        return None if self.drawing is None else self.drawing.frame
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows are drawn in groups."""
+        return self.shares is not None or self.frame is not None
+
+    @property
     def asked(self) -> tuple[str, ...]:
-        """What rows are asked for, as lines of text: conditions, and other shares."""
-        return (*(one.text for one in self.given), *(() if self.shares is None else (self.shares.in_words,)))
+        """What rows are asked for, as lines of text: conditions, other shares, or conditions of each row."""
+        return () if self.drawing is None else self.drawing.in_words
 
     @property
     def asked_columns(self) -> tuple[str, ...]:
@@ -206,11 +273,14 @@ class Job(Struct):
         check_name(self.name)
         if self.drawing is not None and (not self.rows or self.align is not None or self.holdout):
             raise ConfigError("A job that draws says how many rows, and takes up none", self.rows, "Give --rows.")
-        if self.shares is not None and catalog.partitioned(self.config):
+        if self.grouped and catalog.partitioned(self.config):
             raise ConfigError(
-                "Rows are drawn in other shares where synthetic columns are shared", self.shares.in_words,
-                "Draw rows under a condition for each level.",
+                "Rows are drawn in other shares, or by a frame, where synthetic columns are shared", self.asked[0],
+                "Draw rows under a condition for each level, or each kind of row.",
             )  # fmt: skip
+        if self.frame is not None and self.rows != (rows := len(self.frame.kind_of)):
+            said = f"{rows:,} rows for {self.rows or 0:,}"
+            raise ConfigError("A frame of conditions has one row for each row that is drawn", said, "Leave out --rows.")
         if self.drawing is not None and self.drawing.job == self.name:
             raise ConfigError("A job that draws has another name than the one that trained", self.name, "Give --name.")
         if self.holdout not in SHARES:
@@ -439,10 +509,20 @@ class LevelRows(Struct):
 
 
 class ConditionsRead(Message):
-    """Silo: what they say, in values of the columns; and the groups of rows, if other shares are of my column."""
+    """Silo: what they say, in values of the columns; and the groups of rows, if other shares are of my column.
+
+    Of a frame, ``kinds`` are what each of its different rows says of my columns.
+    """
 
     conditions: tuple[Condition, ...]
     groups: tuple[LevelRows, ...] = ()
+    kinds: tuple[tuple[Condition, ...], ...] = ()
+
+
+class PreparePool(Message, common=True):
+    """Coordinator: rows from now on are of no group. Those of many groups are looked for among them, in batches."""
+
+    number: int
 
 
 class PrepareGroup(Message, common=True):

@@ -13,10 +13,12 @@ Conditions and rules are in the job, which all silos are told.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,10 +40,12 @@ from silosynth.deployment.protocol import (
     AskConditions,
     ConditionsRead,
     GivenColumn,
+    GivenRows,
     Job,
     LevelRows,
     OtherShares,
     PrepareGroup,
+    PreparePool,
     PrepareSynthesis,
     Publish,
     RowCodes,
@@ -54,12 +58,13 @@ from silosynth.deployment.protocol import (
 from silosynth.encoders.ruled import Ruled
 from silosynth.privacy.agreement import agree
 from silosynth.privacy.simultaneous import go_together
-from silosynth.simulation.accepting import LEAST, Accepting, Parts
-from silosynth.simulation.groups import by_level, mixed
-from silosynth.simulation.model import BATCH, all_columns, batches, draw, makes_of
+from silosynth.simulation.accepting import BATCH, LEAST, Accepting, Parts, SampleBatch
+from silosynth.simulation.groups import Matching, by_level, check_led, mixed, of_rows
+from silosynth.simulation.model import all_columns, batches, draw, makes_of
 from silosynth.simulation.ruling import Keeping, Ruling, totals
 
 LEAST_LED = 64  # rows of a batch, where silos lead rows to conditions
+_ReadAll: TypeAlias = tuple[tuple[Condition, ...], tuple[LevelRows, ...], tuple[tuple[Condition, ...], ...]]
 
 
 def synthesise(
@@ -109,18 +114,39 @@ def _publish(
 def _accepted(sampling: _Sampling, rows: int) -> Conversation[tuple[Ruling, list[Table]]]:
     """The rules, bound, and rows that fulfil all conditions and keep all rules; none where these stay in silos."""
     job, streams = sampling.job, sampling.streams
-    conditions, groups = yield from _read(sampling)
+    conditions, groups, kinds = yield from _read(sampling)
+    if job.frame is not None:
+        return (yield from _framed(sampling, job.frame, kinds, rows))
     if not groups:
         drawn = yield from sampling.accepted(rows, conditions, streams)
         return sampling.keeping.ruling, drawn
     drawn = []
     for number, group in enumerate(groups):
-        if catalog.of_config(job.algorithm, job.config).parts:
-            expect((yield sampling.roster.everyone(PrepareGroup(number))), Done)
-        wanted = (group.condition, *conditions)
-        drawn += yield from sampling.accepted(group.rows, wanted, streams.child("group", number))
-    table = below(drawn).take(mixed(rows, streams).argsort())
-    return sampling.keeping.ruling, [table.take(torch.arange(one.first, one.first + one.rows)) for one in batches(rows)]
+        drawn += yield from sampling.of_group(number, group.rows, (group.condition, *conditions))
+    return sampling.keeping.ruling, _in_batches(below(drawn).take(mixed(rows, streams).argsort()))
+
+
+def _framed(
+    sampling: _Sampling, frame: GivenRows, kinds: Sequence[tuple[Condition, ...]], rows: int
+) -> Conversation[tuple[Ruling, list[Table]]]:
+    """The rules, bound, and a row for each row of a frame, as `Model.sample` draws them."""
+    groups = of_rows([kinds[kind] for kind in frame.kind_of])
+    matching, drawn = Matching(groups.groups), list[Table]()
+    numbers = {wanted: number for number, wanted in reversed([*enumerate(kinds)])}
+    if groups.apart:
+        for number in itertools.count():
+            if not matching.take(below((yield from sampling.of_pool(number, matching.batch)))):
+                break
+        check_led(sum(left > 0 for left in matching.left))
+    for found, left, (wanted, _) in zip(matching.found, matching.left, groups.groups, strict=True):
+        drawn += found
+        if left:
+            drawn += yield from sampling.of_group(numbers[wanted], left, wanted)
+    return sampling.keeping.ruling, _in_batches(below(drawn).take(groups.place_N.argsort()))
+
+
+def _in_batches(table: Table) -> list[Table]:
+    return [table.take(torch.arange(one.first, one.first + one.rows)) for one in batches(len(table))]
 
 
 @dataclass
@@ -141,16 +167,31 @@ class _Sampling:
     form: Ruled | None
     keeping: Keeping = field(default_factory=lambda: Keeping(Ruling()))
 
+    def of_group(self, number: int, rows: int, wanted: Sequence[Condition]) -> Conversation[list[Table]]:
+        """So many rows of a group, whose silos make parties anew."""
+        yield from self._prepared(PrepareGroup(number))
+        return (yield from self.accepted(rows, wanted, self.streams.child("group", number)))
+
+    def of_pool(self, number: int, rows: int) -> Conversation[list[Table]]:
+        """So many rows of no group, for which silos make parties anew."""
+        yield from self._prepared(PreparePool(number))
+        streams = self.streams.child("pool").child(number)
+        if self.job.rules:
+            return (yield from self.accepted(rows, (), streams))
+        drawn = []
+        for batch in batches(rows):
+            shared = yield from self._drawn(batch, streams, given=False)
+            drawn.append(beside(shared.values()))
+        return drawn
+
     def accepted(self, rows: int, wanted: Sequence[Condition], streams: Streams) -> Conversation[list[Table]]:
         """So many rows that fulfil conditions and keep all rules; none where these stay in silos."""
         job, drawn = self.job, list[Table]()
-        entry = catalog.of_config(job.algorithm, job.config)
-        asked = (("fulfils the conditions", job.asked), ("keeps the rules", job.rules))
+        asked = (("fulfils the conditions", wanted), ("keeps the rules", job.rules))
         what = " and ".join(words for words, some in asked if some)
-        accepting = Accepting(rows, what, largest=BATCH, least=LEAST_LED if job.asked else LEAST)
+        accepting = Accepting(rows, what, largest=BATCH, least=LEAST_LED if wanted else LEAST)
         for batch in accepting.batches():
-            how = entry, self.roster, job.config, self.coordinator, batch, streams, self.device
-            shared: Parts = yield from draw(*how, given=bool(job.asked))
+            shared = yield from self._drawn(batch, streams, given=bool(wanted))
             if not shared:
                 yield from self._have_taken(batch.number, accepting)
             else:
@@ -159,6 +200,15 @@ class _Sampling:
                 drawn += [beside(parts.values()).take(taken)] if len(taken) else []
             yield accepting.progress
         return drawn
+
+    def _prepared(self, ask: PreparePool | PrepareGroup) -> Conversation[None]:
+        if catalog.of_config(self.job.algorithm, self.job.config).parts:
+            expect((yield self.roster.everyone(ask)), Done)
+
+    def _drawn(self, batch: SampleBatch, streams: Streams, given: bool) -> Conversation[Parts]:
+        entry = catalog.of_config(self.job.algorithm, self.job.config)
+        how = entry, self.roster, self.job.config, self.coordinator, batch, streams, self.device
+        return (yield from draw(*how, given=given))
 
     def _restored(self, shared: Parts, streams: Streams) -> Parts:
         """Silos' columns under the rules, which are bound to them first."""
@@ -196,25 +246,29 @@ class _Sampling:
         return kept_N
 
 
-def _read(sampling: _Sampling) -> Conversation[tuple[tuple[Condition, ...], tuple[LevelRows, ...]]]:
-    """The job's conditions and groups of rows, as silos read them; or the coordinator, where it holds all of the model.
+def _read(sampling: _Sampling) -> Conversation[_ReadAll]:
+    """The job's conditions, groups of rows, and kinds of rows, as silos read them, or who has all of the model.
 
     Raises:
-        ProtocolError: the groups that silos tell are not those of the job.
+        ProtocolError: the groups, or kinds, that silos tell are not those of the job.
     """
     job = sampling.job
     if not job.asked:
-        return (), ()
+        return (), (), ()
     if catalog.of_config(job.algorithm, job.config).parts:
         replies = expect((yield sampling.roster.everyone(AskConditions())), ConditionsRead)
         groups = tuple(group for reply in replies for group in reply.groups)
         if job.shares is not None and sum(group.rows for group in groups) != job.rows:
             raise ProtocolError("One silo says how many rows each level has, as many as are drawn", len(groups))
-        return tuple(condition for reply in replies for condition in reply.conditions), groups
+        if any(len(reply.kinds) != (len(job.frame.kinds) if job.frame else 0) for reply in replies):
+            raise ProtocolError("Silos read each kind of row of a frame", [len(reply.kinds) for reply in replies])
+        kinds = tuple(sum(own, ()) for own in zip(*(reply.kinds for reply in replies), strict=True))
+        return tuple(condition for reply in replies for condition in reply.conditions), groups, kinds
     form, whole = sampling.form, all_columns(sampling.schemas, horizontal=True)
     ruling = Ruling(forms={} if form is None else {"": form})
     columns = makes_of(encoder_fields(sampling.coordinator), ruling, whole)
-    return read_given(job.given, columns), read_shares(job.shares, job.rows or 0, columns) if job.shares else ()
+    shares = read_shares(job.shares, job.rows or 0, columns) if job.shares else ()
+    return read_given(job.given, columns), shares, read_kinds(job, columns)
 
 
 def encoder_fields(part: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -235,6 +289,17 @@ def read_given(given: Sequence[GivenColumn], columns: Mapping[str, Made]) -> tup
             raise ProtocolError("A condition is on the column that the job names", sorted(found), "Compare versions.")
         read += parse(found, columns)
     return tuple(read)
+
+
+def read_kinds(job: Job, columns: Mapping[str, Made]) -> tuple[tuple[Condition, ...], ...]:
+    """What each kind of row of a job's frame says of these columns; none without a frame.
+
+    Raises:
+        ConfigError: see `read_given`.
+    """
+    read = cache(lambda one: read_given([one], columns)[0])
+    kinds = () if job.frame is None else job.frame.kinds
+    return tuple(tuple(read(one) for one in kind if one.column in columns) for kind in kinds)
 
 
 def read_shares(shares: OtherShares, rows: int, columns: Mapping[str, Made]) -> tuple[LevelRows, ...]:

@@ -53,7 +53,7 @@ from silosynth.deployment.rows_used import rows_used
 from silosynth.deployment.silo_ledger import FILE, Head, SiloLedger
 from silosynth.deployment.silo_sampling import SiloSampling, under_own_rules
 from silosynth.deployment.snapshot import Snapshot
-from silosynth.deployment.tallies import DRAWN, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
+from silosynth.deployment.tallies import DRAWN, AskedConditions, BegunJobs, ComparedIdentifiers, DrawnRows, ExactHoldout
 from silosynth.models.nearness import COUNTED
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import affords
@@ -76,8 +76,8 @@ _HOLDOUT_TAG = protocol.AskHoldoutTag, protocol.ShownHoldoutTags
 _PASSED_ON = tuple(protocol.PASSED_ON.values())
 _OWN = (
     protocol.AskColumns, protocol.PrepareRows, protocol.KeepPart, protocol.PrepareSynthesis, protocol.AskConditions,
-    protocol.PrepareGroup, *silo_sampling.ASKS, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG, *_PASSED_ON, *_HEADS,
-    *_LABEL,
+    protocol.PreparePool, protocol.PrepareGroup, *silo_sampling.ASKS, protocol.Publish, *_HOLDOUT_KEY, *_HOLDOUT_TAG,
+    *_PASSED_ON, *_HEADS, *_LABEL,
 )  # fmt: skip
 _PASSING = (StorageError, CheckpointError, OSError, MemoryError)  # a job may go on once these are mended
 
@@ -129,6 +129,7 @@ class DeploymentSilo(Party):
         self._behind: Table | None = None  # its rows, of columns that conditions may be on
         self._given: tuple[Condition, ...] = ()  # conditions on its own columns
         self._groups: tuple[protocol.LevelRows, ...] = ()  # of rows, if other shares are of its column
+        self._kinds: tuple[tuple[Condition, ...], ...] = ()  # of rows of a frame: conditions on its own columns
         self._sampling: SiloSampling | None = None  # of a job with conditions or rules
         self._aligner: Aligner | None = None
         self._party: Party | None = None
@@ -294,7 +295,9 @@ class DeploymentSilo(Party):
             case protocol.PrepareSynthesis():
                 return self._prepare_synthesis()
             case protocol.AskConditions():
-                return protocol.ConditionsRead(self._given, self._groups)
+                return protocol.ConditionsRead(self._given, self._groups, self._kinds)
+            case protocol.PreparePool():
+                return self._prepare_pool(ask.number)
             case protocol.PrepareGroup():
                 return self._prepare_group(ask.number)
             case protocol.AcceptRows():
@@ -481,13 +484,14 @@ class DeploymentSilo(Party):
         assert self._part is not None
         self._given = silo_sampling.read_own(job, self._part, self._ruling, self._schema)
         self._groups = silo_sampling.read_groups(job, self._part, self._ruling, self._schema)
+        self._kinds = silo_sampling.read_rows(job, self._part, self._ruling, self._schema)
         if not self._charged:
-            for one in self._groups or (None,):
-                conditions.check_rows_behind(self.policy, job, own, self._wanted(one), self._trained_at)
+            asked, before = self._wanted() or (self._given,), AskedConditions(self.releases.path.parent)
+            conditions.check_rows_behind(self.policy, job, own, asked, self._trained_at, before)
 
-    def _wanted(self, group: protocol.LevelRows | None) -> tuple[Condition, ...]:
-        """The conditions on its own columns, of a group of rows."""
-        return self._given if group is None else (group.condition, *self._given)
+    def _wanted(self) -> tuple[tuple[Condition, ...], ...]:
+        """The conditions on its own columns, of each group of rows; none if shares are of another silo's column."""
+        return self._kinds or tuple((group.condition, *self._given) for group in self._groups)
 
     @property
     def _trained_in(self) -> str:
@@ -550,12 +554,14 @@ class DeploymentSilo(Party):
         if job.drawing is not None:
             parts = once(protocol.PrepareSynthesis) if entry.parts else ()
             given = once(protocol.AskConditions) if entry.parts and job.asked else ()
-            groups = often(protocol.PrepareGroup, by="number") if entry.parts and job.shares is not None else ()
+            pools = often(protocol.PreparePool, by="number") if entry.parts and job.frame is not None else ()
+            groups = often(protocol.PrepareGroup, by="number") if entry.parts and job.grouped else ()
             return Turns(
                 *once(*agreement.ASKS),
                 *parts,
                 *compare,
                 *given,
+                *pools,
                 *groups,
                 *accept,
                 *often(protocol.Publish, by="first"),
@@ -721,11 +727,16 @@ class DeploymentSilo(Party):
 
     def _prepare_group(self, number: int) -> Done:
         """Make another party, for rows of one group."""
-        if self._groups:
-            check_place("The number of a group of rows", number, len(self._groups))
-        own = self._groups[number] if self._groups else None  # of another silo's column
+        if wanted := self._wanted():
+            check_place("The number of a group of rows", number, len(wanted))
         streams = protocol.drawing_streams(self._begun(), self._streams())
-        self._synthesise_by(streams.child("group", number), self._wanted(own))
+        self._synthesise_by(streams.child("group", number), wanted[number] if wanted else self._given)
+        return Done()
+
+    def _prepare_pool(self, number: int) -> Done:
+        """Make another party, for rows among which those of many groups are looked for."""
+        streams = protocol.drawing_streams(self._begun(), self._streams())
+        self._synthesise_by(streams.child("pool").child(number), ())
         return Done()
 
     def _synthesise_by(self, streams: Streams, wanted: Sequence[Condition]) -> None:

@@ -41,7 +41,7 @@ from silosynth.deployment.protocol import (
     RowsAccepted,
     TakeRows,
 )
-from silosynth.deployment.sampling import check_flags, encoder_fields, read_given, read_shares
+from silosynth.deployment.sampling import check_flags, encoder_fields, read_given, read_kinds, read_shares
 from silosynth.privacy.simultaneous import LEAST, MOST, Words, level_codes, order_codes, ordered
 from silosynth.simulation.model import makes_of
 from silosynth.simulation.ruling import COMPARED, Keeping, Ruling, described
@@ -98,6 +98,20 @@ def read_groups(job: Job, part: Mapping[str, Any], ruling: Ruling, schema: Schem
         return ()
     _check_modelled(job.shares.column, schema)
     return read_shares(job.shares, job.rows or 0, makes_of(encoder_fields(part), ruling, schema))
+
+
+def read_rows(job: Job, part: Mapping[str, Any], ruling: Ruling, schema: Schema) -> tuple[tuple[Condition, ...], ...]:
+    """What each kind of row of the job's frame says of a silo's own columns; none without a frame.
+
+    Raises:
+        ConfigError: as `read_own`.
+    """
+    if job.frame is None:
+        return ()
+    for column in job.frame.columns:
+        if column in schema.names:
+            _check_modelled(column, schema)
+    return read_kinds(job, makes_of(encoder_fields(part), ruling, schema))
 
 
 def _check_modelled(column: str, schema: Schema) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,39 @@ class BegunJobs:
             if len(lines) >= most:
                 return False
             _write(self._path, [*lines, {"job": name, "at": now}])
+            return True
+
+
+class AskedConditions:
+    """Under which conditions a silo was asked whether enough of its rows fulfil them.
+
+    Args:
+        folder: the silo's.
+        clock: seconds since 1970.
+    """
+
+    FILE, LOCK = "asked.jsonl", "asked.lock"
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = folder / self.FILE, clock
+
+    def with_these(self, asked: Collection[str], most: int) -> bool:
+        """Whether at most ``most`` different ones were asked within the last 24 hours with these, which are recorded.
+
+        Args:
+            asked: a digest of each.
+            most: how many.
+
+        Raises:
+            StorageError: the record cannot be read or written.
+        """
+        with files.locked(self._path.parent / self.LOCK):
+            now = self._clock()
+            lines = [line for line in _read(self._path) if line["at"] > now - _DAY]
+            new = {*asked} - {line["asked"] for line in lines}
+            if len(lines) + len(new) > most:
+                return False
+            _write(self._path, [*lines, *({"asked": one, "at": now} for one in sorted(new))])
             return True
 
 

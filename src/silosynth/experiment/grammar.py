@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from typing_extensions import Self
@@ -26,6 +26,9 @@ from silosynth import catalog
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.files import REPORTS, existing
 from silosynth.core.rules import Rule, read_rules
+
+if TYPE_CHECKING:
+    from silosynth.data.given import Texts
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -317,8 +320,9 @@ class SampleSection(FileSection):
     """Of the rows; when left out they are the first that the model draws: what `Model.sample` gives without a seed."""
     path: Annotated[str, _ending(".csv", ".parquet")] = "synthetic.csv"
     """A name in the output folder, ending in .csv or .parquet."""
-    given: dict[str, Any] = {}
-    """Conditions that all rows fulfil, as in { health = "poor", age = { low = 60, high = 80 } }; see `Model.sample`."""
+    given: dict[str, Any] | list[dict[str, Any]] | Text = {}
+    """Conditions that all rows fulfil, as in { health = "poor", age = { low = 60, high = 80 } }; see `Model.sample`. Or
+    of each row, in tables [[sample.given]], or in a file, relative to this one (`silosynth.data.given.rows_in`)."""
     balance: Text | None = None
     """A column of whose levels there are equally many rows."""
     shift: dict[str, Any] = {}
@@ -498,6 +502,19 @@ class Experiment(FileSection):
         """The rules; files of combinations lie relative to the file itself."""
         files = [rule | ({"file": str(self.resolve(rule["file"]))} if "file" in rule else {}) for rule in self.rules]
         return read_rules(files)
+
+    def given_rows(self) -> list[Texts]:
+        """The conditions of each row that is drawn, as ``--given`` takes them; none where all rows have the same.
+
+        Raises:
+            SilosynthError: a file of them cannot be read, see `silosynth.data.given.rows_in`.
+        """
+        from silosynth.data.given import in_json, rows_in
+
+        given = self.sample.given
+        if isinstance(given, str):
+            return rows_in(self.resolve(given))
+        return [in_json(row) for row in given] if isinstance(given, list) else []
 
     def to_dict(self) -> dict[str, Any]:
         """The whole file with all defaults filled in, as plain values."""

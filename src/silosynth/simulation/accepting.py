@@ -21,6 +21,7 @@ from silosynth.core.schema import Table
 Parts = Mapping[str, Table]
 """Synthetic columns of the same rows, by silo."""
 
+BATCH = 16_384  # rows of a batch, at most
 LEAST = 1024  # rows of a batch, of generators that take no less time for fewer
 FIRST_TRIES = 200_000  # rows that may be drawn, however few are wanted
 TRIES = 1000  # further ones for each row wanted: enough where one row in 1000 is accepted

@@ -2,7 +2,8 @@
 
 Three ways to ask for them: a frame of conditions, one row for each synthetic row; the same number of rows of each level
 of a column (``balance``); and other shares of a column's levels (``shift``), where whatever else rows hold stays as it
-was learnt, given the level.
+was learnt, given the level. Equal rows of a frame are one group. If groups are many, and no row is of two, they are
+first looked for among rows without conditions (`Matching`).
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from silosynth.core.conditions import Condition, Level, Made, fulfils, parse
+from silosynth.core.conditions import Condition, Level, Made, fulfils, is_absent, parse
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
 from silosynth.data.frames import to_pandas
 from silosynth.encoders.column import RARE
+from silosynth.simulation.accepting import BATCH, LEAST
 
 MOST = 500  # groups, each drawn by itself
 FEW = 8  # groups that are always drawn so
@@ -49,7 +50,7 @@ def grouped(
     Raises:
         ConfigError: a column, level or share that is none; or more than one way to form groups.
     """
-    framed = hasattr(given, "columns")
+    framed = is_frame(given)
     if framed + (balance is not None) + (shift is not None) > 1:
         rule = "Rows are grouped in one way: by a frame of conditions, balance or shift"
         raise ConfigError(rule, "several", "Give one of them; conditions on all rows may come with it, in given={…}.")
@@ -80,15 +81,31 @@ def by_level(
     return [(condition, rows) for condition, rows in groups if rows]
 
 
+def is_frame(given: Any) -> bool:
+    """Whether conditions are those of a frame, a row for each synthetic row, and not the same for all rows."""
+    return hasattr(given, "columns") or isinstance(given, list)
+
+
 def _by_frame(n: int, given: Any, columns: Mapping[str, Made]) -> Groups:
-    frame = to_pandas(given)
-    if n != len(frame):
+    records = given
+    if not isinstance(given, list):
+        cells = to_pandas(given).to_dict("records")
+        records = [{name: value for name, value in row.items() if not is_absent(value)} for row in cells]
+    if n != len(records):
         rule = "A frame of conditions has one row for each synthetic row"
-        raise ConfigError(rule, f"{len(frame)} rows for {n}", "Leave out the number of rows.")
+        raise ConfigError(rule, f"{len(records)} rows for {n}", "Leave out the number of rows.")
+    return of_rows([parse(record, columns) for record in records])
+
+
+def of_rows(wanted: Sequence[tuple[Condition, ...]]) -> Groups:
+    """The groups of rows each of which has conditions of its own.
+
+    Raises:
+        ConfigError: see `check_led`.
+    """
     rows: dict[tuple[Condition, ...], list[int]] = {}
-    for number, record in enumerate(frame.to_dict("records")):
-        held = {name: value for name, value in record.items() if not np.any(frame[name].isna().iloc[number])}
-        rows.setdefault(parse(held, columns), []).append(number)
+    for number, conditions in enumerate(wanted):
+        rows.setdefault(conditions, []).append(number)
     single = all(len(one.values) == 1 and not one.ranged and not one.missing for group in rows for one in group)
     apart = single and len({tuple(one.column for one in group) for group in rows}) == 1 and len(rows) > FEW
     if not apart:
@@ -123,6 +140,11 @@ class Matching:
         self._conditions = [conditions for conditions, _ in groups]
         self.found: list[list[Table]] = [[] for _ in groups]
         self.left = [rows for _, rows in groups]
+
+    @property
+    def batch(self) -> int:
+        """How many rows to draw without conditions next."""
+        return min(BATCH, max(LEAST, 2 * sum(self.left)))
 
     def take(self, drawn: Table) -> bool:
         """Take what is wanted of rows that were drawn; whether it is worth while to draw as many again."""

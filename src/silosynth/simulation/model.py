@@ -34,13 +34,11 @@ from silosynth.runtime import driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import resolve_device
 from silosynth.runtime.progress import RichProgress
-from silosynth.simulation.accepting import LEAST, TRIES, Parts, SampleBatch, accepted
-from silosynth.simulation.groups import Matching, check_led, grouped
+from silosynth.simulation.accepting import BATCH, LEAST, TRIES, Parts, SampleBatch, accepted
+from silosynth.simulation.groups import Matching, check_led, grouped, is_frame
 from silosynth.simulation.imputing import POOL, Imputation, completed, filled, to_impute
 from silosynth.simulation.ruling import Keeping, Ruling
 from silosynth.simulation.silos import InProcess
-
-BATCH = 16_384
 
 
 def sampling_streams(streams: Streams, call: int = 0, seed: int | None = None) -> Streams:
@@ -443,7 +441,8 @@ class Model(TrainedModel):
             seed: of the rows.
             given: conditions on columns that all rows fulfil, such as ``{"health": "poor", "age": (60, 80)}``: a level,
                 a list of levels, a range with its ends, or None for no value (see `silosynth.core.conditions`). Or a
-                frame with a row of conditions for each synthetic row, in its order; empty cells are no conditions.
+                frame with a row of conditions for each synthetic row, in its order, where empty cells are no
+                conditions; or a list of such mappings.
             balance: a column of whose levels there are equally many rows.
             shift: other shares of a column's levels: ``{"smoker": {"yes": 0.4}}``, or ``{"smoker": 0.4}`` for the
                 second of two. Other levels keep their proportions, and other columns what was learnt of them.
@@ -454,7 +453,7 @@ class Model(TrainedModel):
             ConfigError: ``n`` is not a positive integer, or more than an identifier's dtype can number; or the model
                 keeps synthetic columns in their silos; or a condition cannot be read, or is too rare.
         """
-        framed = hasattr(given, "columns")
+        framed = given is not None and is_frame(given)
         n = whole_number("The number of rows to sample", len(given) if n is None and framed else n, positive=True)
         streams = self._sampling(n, seed)
         if balance is None and shift is None and not framed:
@@ -479,8 +478,8 @@ class Model(TrainedModel):
             ConfigError: rows of too many groups are left, to be drawn one by one.
         """
         for number in itertools.count():
-            size = min(BATCH, max(LEAST, 2 * sum(matching.left)))
-            if not matching.take(below(list(self._tables(size, BATCH, streams.child(number), wanted)))):
+            drawn = self._tables(matching.batch, BATCH, streams.child(number), wanted)
+            if not matching.take(below(list(drawn))):
                 break
         check_led(sum(left > 0 for left in matching.left))
 
