@@ -38,6 +38,30 @@ def test_normal_latents_above_a_bound(above: float) -> None:
     assert len(torch.unique(z_GL, dim=0)) > 3800
 
 
+def test_places_that_few_chains_pass_by_have_the_law_and_are_each_chains_in_turn() -> None:
+    draw = torch.Generator().manual_seed(5)
+
+    def led(noise_GL: torch.Tensor) -> Led:
+        return Led(noise_GL, noise_GL, (noise_GL[:, 0] > 1.5).float())
+
+    chains = Chains(led(torch.randn(20_000, 3, generator=draw)).kept(Streams(1)), 900)
+    for number in range(20):
+        own = Streams(2).child(number)
+        chains.step(led(chains.proposed(own)), own)
+        before = chains.passed
+        chains.pass_by(6000 * max(0, number - 4) // 15)
+        torch.testing.assert_close(chains.passed.z_GL[: len(before)], before.z_GL)
+        new = chains.passed.z_GL[len(before) :]
+        torch.testing.assert_close(new, chains.now.z_GL[torch.arange(len(before), len(before) + len(new)) % 900])
+    z_GL = chains.passed.z_GL
+    density, share = math.exp(-(1.5**2) / 2) / math.sqrt(2 * math.pi), 0.5 * math.erfc(1.5 / math.sqrt(2))
+    assert len(z_GL) == 6000 and bool((z_GL[:, 0] > 1.5).all())
+    assert float(z_GL[:, 0].mean()) == pytest.approx(density / share, abs=0.05)
+    assert float(z_GL[:, 1].mean()) == pytest.approx(0, abs=0.1)
+    assert float(z_GL[:, 2].std()) == pytest.approx(1, abs=0.05)
+    assert len(torch.unique(z_GL, dim=0)) > 4500
+
+
 def test_a_condition_that_is_never_certain_has_its_law_too() -> None:
     """Each vector is kept by a probability: chains from few that were kept have the law of all that would be."""
     draw, bend = torch.Generator().manual_seed(1), 1.5

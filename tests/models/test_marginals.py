@@ -1,4 +1,4 @@
-"""Rows that are kept such that levels have given shares."""
+"""Rows that are kept, and heads that are corrected, such that levels have given shares."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hypothesis import example, given, settings, strategies as st
 from scipy.optimize import minimize
 
 from silosynth.core.streams import Streams
+from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import RowShape
-from silosynth.models.marginals import rake
+from silosynth.models.marginals import calibrate, rake
 
 
 def rows_of(n: int, seed: int) -> torch.Tensor:
@@ -88,3 +89,35 @@ def test_what_cannot_be_had_is_left_as_it_is() -> None:
         50, lambda n, streams: (made[torch.arange(n) % len(made)], torch.zeros(n, 0)), SHAPE, Streams(0)
     )
     assert levels.shape == (50, 3) and set(levels[:, 0].tolist()) <= {0, 1}
+
+
+def sure(on: torch.Tensor) -> torch.Tensor:
+    """Logits (G, K) of four columns of two levels, all surely the second where ``on``, and of one that is unsure."""
+    two = torch.where(on[:, None], torch.tensor([-4.0, 4.0]), torch.tensor([4.0, -4.0]))
+    return torch.cat([two.repeat(1, 4), torch.zeros(len(on), 2)], dim=1)
+
+
+def test_what_may_be_chance_is_not_corrected_where_other_rows_are_decoded() -> None:
+    """Columns that are sure of the same rows would each take a large offset, and apart from the others."""
+    buckets, draw = Buckets(RowShape((2,) * 5)), torch.Generator().manual_seed(1)
+    found, wanted = torch.arange(4000) < 248, torch.tensor([0.944, 0.056] * 4 + [0.45, 0.55])  # 6.2 %, and 5.6
+    nothing, others = torch.zeros(4000, 0), sure(torch.arange(4000) < 224)
+
+    def apart(doubt: float) -> tuple[float, torch.Tensor]:
+        offsets = calibrate(buckets, sure(found), nothing, wanted, draw, doubt=doubt).offsets
+        levels = buckets.draw(others + offsets, draw)[:, :4]
+        return float((levels != levels[:, :1]).any(1).double().mean()), offsets
+
+    (chased, offsets), (kept, own) = apart(0.0), apart(2.0)
+    assert chased > 2 * kept and kept < 0.003
+    assert offsets[:8].abs().max() > 1 and own[:8].abs().max() < 0.1
+    assert float(own[9] - own[8]) == pytest.approx(float(torch.tensor(0.55 / 0.45).log()), abs=0.02)  # no chance
+
+
+def test_what_is_no_chance_is_corrected_whatever_the_doubt() -> None:
+    buckets, draw = Buckets(RowShape((2,) * 5)), torch.Generator().manual_seed(1)
+    wanted = torch.tensor([0.9, 0.1] * 4 + [0.5, 0.5])
+    logits = sure(torch.arange(4000) < 200) / 6
+    offsets = calibrate(buckets, logits, torch.zeros(4000, 0), wanted, draw, doubt=2.0).offsets
+    got = buckets.probabilities(logits + offsets).mean(0)
+    assert float((got - wanted).abs().max()) < 0.003

@@ -5,7 +5,8 @@ that is kept where the condition holds of what it leads to. Some is found by dra
 goes on from copies of each: a step proposes noise nearby, of a law that leaves normal noise normal (preconditioned
 Crank-Nicolson: Neal 1999; Cotter et al. 2013), and takes it by how probable the condition is there, over what it was
 (Metropolis et al. 1953). A chain that begins with noise that was found has the law of such noise at the beginning, and
-so after every step: nothing has to be forgotten. Steps are there to lead copies away from each other.
+so after every step: nothing has to be forgotten. Steps are there to lead copies away from each other. Few
+long chains whose places on the way count lead farther, for the same work, than many short ones whose ends do.
 
 Shapes: G latents, L numbers of each.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from silosynth.core.streams import Streams
 
-_TAKEN = 0.4  # share of steps to be taken, for which their size is changed
+_TAKEN = 0.7  # share of steps to be taken, for which their size is changed
 _FIRST = 0.5  # size of the first step: 1 forgets where it began
 
 
@@ -54,10 +55,17 @@ class Chains:
 
     Attributes:
         now: where they are.
+        passed: places that they have passed by.
     """
 
     def __init__(self, found: Led, count: int) -> None:
         self.now, self._size = found.at(torch.arange(count) % len(found)), _FIRST
+        self.passed = found.at(torch.arange(0))
+
+    def pass_by(self, count: int) -> None:
+        """Note where chains are, one after the other and round again, until there are so many places."""
+        places = torch.arange(len(self.passed), count) % len(self.now)
+        self.passed = self.passed.and_then(self.now.at(places))
 
     def proposed(self, streams: Streams) -> Tensor:
         """Noise (G, L) nearby."""

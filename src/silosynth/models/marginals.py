@@ -58,14 +58,19 @@ def level_shares(shape: RowShape, levels_NC: Tensor) -> Tensor:
 
 def calibrate(
     buckets: Buckets, logits: Tensor, scores: Tensor, shares: Tensor, draw: torch.Generator,
-    meant: Tensor | None = None,
+    meant: Tensor | None = None, doubt: float = 0.0,
 ) -> Calibration:  # fmt: skip
     """Find the corrections for heads decoded from generated latents: logits (G, K), scores (G, S).
+
+    Where other latents than these are to be decoded, shares that are as few as ``doubt`` standard errors apart are not
+    corrected (`_believed`): heads that are sure of a level take a large offset for a small difference, and those of
+    other columns, which come from the same rows, take theirs apart from it.
 
     ``shares`` (K,) are those of training. Scores of training are standard normal by their encoder's construction, or
     have the quantiles ``meant`` (S, Q) of `score_quantiles`.
     """
-    offsets = _level_offsets(buckets, logits, shares)
+    wanted = _believed(buckets, logits, shares, doubt) if doubt and len(shares) else shares
+    offsets = _level_offsets(buckets, logits, wanted)
     on = buckets.shape.on(buckets.draw(logits + offsets, draw))
     seen = score_quantiles(scores, on)
     line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
@@ -77,6 +82,21 @@ def score_quantiles(scores: Tensor, on: Tensor) -> Tensor:
     line = torch.linspace(-3, 3, _KNOTS, device=scores.device)
     found = [_quantiles(scores[on[:, s], s], line) for s in range(scores.shape[1])]
     return torch.stack(found) if found else scores.new_zeros(0, _KNOTS)
+
+
+def _believed(buckets: Buckets, logits: Tensor, shares: Tensor, doubt: float) -> Tensor:
+    """Shares (K,) between those of training and generated ones: the nearer to these, the less they stand apart.
+
+    Differences are shrunk by a factor 1 - (doubt * standard error / difference)^2, or to none (Breiman 1995).
+    """
+    chance_GK = buckets.probabilities(logits)
+    got = chance_GK.mean(0)
+    apart, error = shares - got, chance_GK.std(0, correction=0) / len(chance_GK) ** 0.5
+    believed = got + apart * (1 - (doubt * error).square() / apart.square().clamp_min(1e-18)).clamp_min(0)
+    column_of = buckets.shape.column_of.to(shares.device)
+    totals = shares.new_zeros(len(buckets.shape.widths)).index_add_(0, column_of, believed)
+    scaled: Tensor = believed / totals[column_of].clamp_min(1e-9)
+    return scaled
 
 
 def _level_offsets(buckets: Buckets, logits: Tensor, shares: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from silosynth.privacy.events import Target
 
 _JUDGES = 2000  # held-out rows at most
 _NEVER = -1e9  # logit of a level that conditions do not allow
+_DOUBT = 2.0  # standard errors of generated shares that may be chance
 _MOST_LOGITS = 2**25  # numbers held at once while decoding: 128 MB, also with 10 000 levels
 
 
@@ -161,11 +162,12 @@ class Coder:
     def weigh(self, z_GL: Tensor, streams: Streams) -> Tensor:
         """How probable (G,) the conditions are, given latents.
 
-        The first call's must be drawn without a condition: they find the corrections of `decode`.
+        The first call's must be drawn without a condition: they find the corrections of `decode`. As others than these
+        are decoded, what may be chance of these is not corrected.
         """
         self.network.eval()
         if self.config.calibrate and self.calibration is None:
-            self.calibration = self._calibration(z_GL, streams.child("weights").torch(self.device))
+            self.calibration = self._calibration(z_GL, streams.child("weights").torch(self.device), _DOUBT)
         if not self.allowed:
             return torch.ones(len(z_GL))
         return torch.cat([self._chances(z.to(self.device)).cpu() for z in z_GL.split(self._chunk)])
@@ -255,10 +257,10 @@ class Coder:
         """Rows that are decoded at once."""
         return max(64, min(8192, _MOST_LOGITS // 4 // max(1, self.network.shape.levels)))
 
-    def _calibration(self, z_GL: Tensor, draw: torch.Generator) -> Calibration:
+    def _calibration(self, z_GL: Tensor, draw: torch.Generator, doubt: float = 0.0) -> Calibration:
         enough = z_GL[: max(64, _MOST_LOGITS // max(1, self.network.shape.levels))]
         logits, means, _ = self.network.decode(enough.to(self.device))
-        return calibrate(self.network.buckets, logits, means, self.shares, draw, self.meant)
+        return calibrate(self.network.buckets, logits, means, self.shares, draw, self.meant, doubt)
 
     def _encode_rows(self) -> None:
         levels, scores = self.columns.encode()

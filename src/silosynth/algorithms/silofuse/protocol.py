@@ -107,8 +107,9 @@ PARTS = 10  # messages in which the autoencoders' training is asked for, whateve
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 _WORTH = 3.5  # times as many latents as without conditions are to be enough in all, if conditions are not rare
 _PLENTY, _RARE = 1.25, 16  # times as many are drawn to find some that chains begin with, if they have to; of rare ones
-_ALIKE, _MOST_ALIKE = 16, 64  # chains that begin alike, wanted and at most
-_STEPS, _LEAST_STEPS = 20, 4  # of each chain
+_ALIKE, _MOST_ALIKE = 48, 64  # rows for each that is found, wanted and at most: others are of chains from it
+_STEPS, _FIRST = 20, 5  # of chains; and after how many the first place counts
+_APART = 2  # steps between two places of a chain that count, at least
 
 
 # Messages in talking order.
@@ -264,7 +265,7 @@ def synthesise_given(
     """As `synthesise`, for silos that have been told conditions: nearly all rows fulfil them, and maybe fewer come.
 
     Latents are drawn as without conditions, and kept by how probable these are. Where that would take too many,
-    chains lead to others from those that were found.
+    chains lead to others from those that were found, and places on their way are rows.
 
     Raises:
         ConfigError: none is found.
@@ -277,15 +278,15 @@ def synthesise_given(
     if not len(found):
         rule, remedy = "So few rows fulfil the conditions that none was found", "Ask for something more frequent."
         raise ConfigError(rule, f"0 of {drawn:,} rows", remedy)
-    copies = min(rows, _MOST_ALIKE * len(found)) - len(found)
-    if copies > 0:
-        affordable = int(max(_WORTH * usual - drawn, drawn / 3)) // copies
-        steps = min(_STEPS, max(_LEAST_STEPS, affordable))
-        chains = Chains(found, copies)
-        for number in range(steps):
+    more = min(rows, _MOST_ALIKE * len(found)) - len(found)
+    if more > 0:
+        affordable, last = int(max(_WORTH * usual - drawn, drawn / 3)), _STEPS - _FIRST
+        chains = Chains(found, min(more, max(affordable // _STEPS, math.ceil(_APART * more / last))))
+        for number in range(_STEPS):
             own = streams.child("step", number)
             chains.step((yield from _weighed(roster, widths, generator, chains.proposed(own), own)), own)
-        found = found.and_then(chains.now)
+            chains.pass_by(more * max(0, number + 1 - _FIRST) // last)
+        found = found.and_then(chains.passed)
     z_GL = found.z_GL[:rows]
     return (yield from _decoded(roster, split(z_GL, widths), len(z_GL), streams))
 
