@@ -27,6 +27,7 @@ from silosynth.privacy.accounting import affords
 from silosynth.privacy.aggregation import Masked
 from silosynth.privacy.events import Event
 from silosynth.privacy.masker import Masker
+from silosynth.privacy.mechanisms import LEAST_VARIANCE
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import Federation
@@ -50,9 +51,10 @@ class RowsPlay:
     said: list[tuple[str, Message, Message]] = field(default_factory=list)
     words: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)  # by silo, and number of the sum
     model: dict[str, Any] = field(default_factory=dict)
+    kind: str = "mst"
 
     def __post_init__(self) -> None:
-        self.entry = algorithm("mst").divided(True)
+        self.entry = algorithm(self.kind).divided(True)
         self.config = self.entry.configure("fast", TINY | self.options)
         seated, schemas = seats(self.federation.roster, Streams(4)), self.federation.schemas
         self.silos = {
@@ -189,12 +191,57 @@ def less_noise_in_the_plan(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(private, "column_noise", lambda plan, factor=1.0: real(plan, factor / 2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mutated", [half_the_noise, an_event_left_out, noise_reused, less_noise_in_the_plan])
+def half_on_full_tables(patched: pytest.MonkeyPatch) -> None:
+    real = private.full_noise
+    patched.setattr(private, "full_noise", lambda *given: halved(real(*given)))
+
+
+def half_on_the_last_tables(patched: pytest.MonkeyPatch) -> None:
+    real = private.last_noise
+    patched.setattr(private, "last_noise", lambda *given: halved(real(*given)))
+
+
+def last_tables_as_if_none_were_open(patched: pytest.MonkeyPatch) -> None:
+    real = private.last_noise
+    patched.setattr(
+        private, "last_noise", lambda config, held, levels, opened, last: real(config, held, levels, 0, last)
+    )
+
+
+def halved(noise: CellNoise | None) -> CellNoise:
+    assert noise is not None
+    return replace(noise, half_variance=max(LEAST_VARIANCE, noise.half_variance // 2))
+
+
+def extended(patched: pytest.MonkeyPatch) -> RowsPlay:
+    """AIM, which opens more tables than a tree's: its last ones get what is left of the budget."""
+    data = pd.concat([frame()] * 200, ignore_index=True)
+    play = RowsPlay(divided(data), {"dp": DP, "tables": 2.0, "rounds": 1}, kind="aim").drive(patched)
+    assert len(play.asked(opening.OpenSums)) == 3, "groups of all pairs, the tree, and more"
+    return play
+
+
+EVERYWHERE = [half_the_noise, an_event_left_out, noise_reused, less_noise_in_the_plan]
+BEYOND_A_TREE = [half_on_full_tables, half_on_the_last_tables, last_tables_as_if_none_were_open]
+CAUGHT = r"noise below|the same noise|zip\(\)|affords|opens no tables beyond"
+
+
+@pytest.mark.parametrize("mutated", EVERYWHERE)
 def test_weaker_mechanisms_are_caught(mutated: Any, small: pytest.MonkeyPatch) -> None:
     mutated(small)
-    with pytest.raises((AssertionError, ValueError), match=r"noise below|the same noise|zip\(\)|affords"):
+    with pytest.raises((AssertionError, ValueError), match=CAUGHT):
         check_noise(RowsPlay(divided(frame()), {"dp": DP}).drive(small))
+
+
+def test_further_tables_are_noised_as_charged(small: pytest.MonkeyPatch) -> None:
+    check_noise(extended(small))
+
+
+@pytest.mark.parametrize("mutated", EVERYWHERE + BEYOND_A_TREE)
+def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.MonkeyPatch) -> None:
+    mutated(small)
+    with pytest.raises((AssertionError, ValueError, ProtocolError), match=CAUGHT):
+        check_noise(extended(small))
 
 
 def test_neighbours_change_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
