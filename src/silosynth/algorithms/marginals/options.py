@@ -28,7 +28,7 @@ class MarginalsConfig(Struct):
     groups: _Levels = 5  # of an attribute's levels, in the tables by which the tree is selected
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
     tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
-    pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more
+    pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more; grows with an epsilon above 1
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen
     cells: Size[int] = 100_000  # of the cliques that hold all tables, at most: what time and memory grow with
     encoders: EncoderConfig = EncoderConfig()
