@@ -26,6 +26,7 @@ from silosynth.papers import (
     vflgan_table1 as comparison,
     vflgan_tables2_4 as records,
 )  # fmt: skip
+from silosynth.papers.experiment import Size
 from silosynth.papers.vflgan_gs_wgan import SanitisedConfig, SanitisedTraining, calibrated, sanitised, spent
 from silosynth.papers.vflgan_table1 import TotalDifferenceJob, algorithm_options
 from silosynth.simulation import training as api
@@ -67,6 +68,16 @@ def test_totals_stand_beside_those_of_their_own_table() -> None:
     )
     assert comparison.published(replace(number, algorithm="dplt")) is None
     assert comparison.published(replace(number, table="adult")) == 1.47
+
+
+def test_figures_along_trainings_are_of_ours_as_published() -> None:
+    for experiment, target in ((comparison.AS_NUMBER, "number"), (comparison.DISTANCES, "classes")):
+        sizes: tuple[Size, ...] = ("small", "kept", "published")
+        jobs = [job for size in sizes for job in experiment.sized(size, {})]
+        assert {(job.preset, job.target, job.curve) for job in jobs} == {("paper", target, True)}
+        assert "dplt" not in {job.algorithm for job in jobs}
+    assert {job.epsilon for job in comparison.AS_NUMBER.sized("published", {})} == {0.0}
+    assert {job.epsilon for job in comparison.DISTANCES.sized("kept", {})} == {0.0, 10.0}
 
 
 def test_rows_of_a_preset_s_other_settings_are_others() -> None:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from silosynth import catalog
-from silosynth.core.errors import DataError
-from silosynth.papers import vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12
+from silosynth.core.errors import ConfigError, DataError
+from silosynth.papers import settings, vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12, vtgan_figures13_14
 from silosynth.papers.settings import Setting
 from silosynth.papers.tables import TableSplit
 
@@ -25,11 +25,11 @@ def table(features: int) -> TableSplit:
 
 @pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12])
 def test_settings_are_distinct_and_their_options_exist(module: Any) -> None:
-    settings: list[Setting] = list(module.SETTINGS)
-    labels = [tuple(s.labels.items()) for s in settings]
+    found: list[Setting] = list(module.SETTINGS)
+    labels = [tuple(s.labels.items()) for s in found]
     assert len(set(labels)) == len(labels)
-    assert len({tuple(s.labels) for s in settings}) == 1
-    for setting in settings:
+    assert len({tuple(s.labels) for s in found}) == 1
+    for setting in found:
         catalog.algorithm(setting.algorithm).configure("paper", {**setting.options, "epochs": 1, "batch": 100})
 
 
@@ -83,3 +83,21 @@ def test_the_enlarged_generator_is_three_times_as_wide() -> None:
     assert widths("default") == {256} and widths("enlarged") == {768}
     assert len(vtgan_figures11_12.SETTINGS) == 16
     assert all(isinstance(s, Setting) for s in vtgan_figures11_12.SETTINGS)
+
+
+@pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12, vtgan_figures13_14])
+def test_rows_say_how_they_are_trained_and_quickly_is_with_options_of_ours(module: Any) -> None:
+    published, quickly = ([*module.EXPERIMENT.jobs(trained=how)] for how in ("published", "quickly"))
+    assert {job.identity["trained"] for job in published} == {"published"}
+    assert {job.identity["trained"] for job in quickly} == {"quickly"}
+    for job, ours in zip(published, quickly, strict=True):
+        assert ours.setting.options == {**settings.QUICKLY, **job.setting.options}
+        assert [one.setting.sized(3, 4000)["batch"] for one in (job, ours)] == [500, 100]
+        catalog.algorithm(ours.setting.algorithm).configure("paper", {**ours.setting.options, "batch": 100})
+
+
+def test_numbers_of_silos_can_be_chosen() -> None:
+    found = vtgan_figures11_12.jobs(silos=[5, 2], repeats=2)
+    assert len(found) == 2 * 8 and {job.identity["silos"] for job in found} == {2, 5}
+    with pytest.raises(ConfigError, match="number of silos"):
+        vtgan_figures11_12.jobs(silos=[6])
