@@ -228,9 +228,10 @@ def test_curves_are_means_over_seeds_and_tables_show_their_ends():
     curve = [{"epoch": i, "loss": 1 / i, "F1": i / 20} for i in range(1, 14)]
     rows = [{**job.identity, "curve": curve}, {**job.identity, "seed": 1, "curve": [{**p, "F1": 0.0} for p in curve]}]
     mean = tuning.mean_curves(rows)["bank_marketing"]["ct"]
-    assert mean[1] == {"epoch": 2, "loss": 0.5, "F1": 0.05, "seeds": 2}
+    spread = {"loss": 0.0, "F1": pytest.approx(0.1 / 2**0.5)}
+    assert mean[1] == {"epoch": 2, "loss": 0.5, "F1": 0.05, "spread": spread, "seeds": 2}
     ((_, _, lines),) = tuning.sections(rows)
-    assert [cells[4] for cells in lines] == ["1", "4", "7", "10", "13"] and lines[-1][-1] == "0.325"
+    assert [cells[4] for cells in lines] == ["1", "4", "7", "10", "13"] and lines[-1][-1] == "0.325 ± 0.460"
 
 
 @needs_data

@@ -160,14 +160,18 @@ def measure(job: LatentsJob, tell: Tell = lambda stage, share: None) -> Row:
 
 
 def mean_curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Table -> method -> points, means over seeds; with how many there are."""
+    """Table -> method -> points, means over seeds; with their deviations, and how many there are."""
     found: dict[str, dict[str, list[list[Row]]]] = {}
     for row in rows:
         found.setdefault(row["table"], {}).setdefault(row["method"], []).append(row["curve"])
     return {
         table: {
             method: [
-                {**{key: results.average([point[key] for point in points]) for key in points[0]}, "seeds": len(own)}
+                {
+                    **{key: results.average([point[key] for point in points]) for key in points[0]},
+                    "spread": {key: results.spread([point[key] for point in points]) for key in FIGURES},
+                    "seeds": len(own),
+                }
                 for points in zip(*own, strict=False)
             ]
             for method, own in methods.items()
@@ -189,7 +193,7 @@ def _lines(rows: Sequence[Row]) -> Sequence[list[str]]:
     found = mean_curves(results.in_order(rows, "table", "method", table=TABLES, method=DESIGNS))
     return [
         [table, guests[method], method, str(point["seeds"]), f"{point['epoch']:.0f}",
-         *(f"{point[key]:.3f}" for key in FIGURES)]
+         *(f"{point[key]:.3f}{results.deviation(point, key)}" for key in FIGURES)]
         for table, methods in found.items()
         for method, points in methods.items()
         for point in points[(len(points) - 1) % -(-len(points) // SHOWN) :: -(-len(points) // SHOWN)]
