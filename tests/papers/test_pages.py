@@ -110,3 +110,10 @@ def test_vtgan_beside_the_central_gan() -> None:
         table = name.split(",")[0].lower() if name not in settings else table
         row = found(rows, table=table, setting=settings.get(name, "all"), average=0.999)
         assert cells == [form.format(row[key]) for key, form in keys.items()], (table, name)
+
+
+def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> None:
+    rows = settings.means(registry.kept_rows("vtgan_figure7"))
+    lost = {row["partition"]: row["across-client"] for row in rows if row["partition"] != "central GAN"}
+    top = {name: value for name, value in lost.items() if name.startswith("D^2_0")}
+    assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
