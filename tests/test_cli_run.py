@@ -396,6 +396,76 @@ def test_silos_with_rows_of_their_own(rows_plan: Path, people: pd.DataFrame) -> 
     assert shown["rows"] == 320
 
 
+GROUPS = """
+[data]
+path = "people.csv"
+[silos.clinic]
+group = "north"
+columns = ["age", "visits"]
+[silos.bank]
+group = "north"
+columns = ["ill", "region", "income"]
+[silos.hospital]
+group = "south"
+columns = ["ill", "age", "visits", "income", "region"]
+[silos.home]
+group = "west"
+columns = ["income", "age", "ill"]
+[silos.fund]
+group = "west"
+columns = ["region", "visits"]
+[groups.north]
+share = 0.5
+[groups.south]
+share = 0.25
+[groups.west]
+share = 0.25
+[algorithm]
+name = "mst"
+preset = "fast"
+options = { bins = 4, groups = 3 }
+[split]
+seed = 5
+[output]
+folder = "out"
+"""
+
+
+def test_groups_of_silos_divide_columns_and_rows(plan: Path, people: pd.DataFrame) -> None:
+    plan.write_text(GROUPS)
+    result = call("run", plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "on 320 rows in 5 silos" in result.stderr
+    facts, synthetic = said(result), pd.read_csv(plan.parent / "out" / "synthetic.csv")
+    assert len(synthetic) == facts["rows"] == 320 and list(synthetic.columns) == list(people.columns)
+    assert facts["about"]["partition"] == "mixed" and facts["scores"]
+    again = call("evaluate", plan.parent / "out", "--json")
+    assert again.exit_code == 0, again.stderr
+    assert said(again)["scores"][0]["value"] == facts["scores"][0]["value"]
+    assert "these silos hold different rows" in call("audit", plan, "--attack", "canaries").stderr
+    plan.write_text(GROUPS.replace('"mst"', '"silofuse"').replace("options = { bins = 4, groups = 3 }", ""))
+    assert "For these there are: mst, aim" in call("run", plan, "--force").stderr
+
+
+def test_groups_of_silos_with_tables_of_their_own(plan: Path, people: pd.DataFrame) -> None:
+    tables = {
+        "clinic": people[["age", "visits"]].head(150), "bank": people[["ill", "region", "income"]].head(150),
+        "hospital": people.iloc[150:250], "home": people[["income", "age"]].tail(150),
+        "fund": people[["region", "visits", "ill"]].tail(150),
+    }  # fmt: skip
+    groups = {"clinic": "north", "bank": "north", "hospital": "south", "home": "west", "fund": "west"}
+    sections = ""
+    for silo, table in tables.items():
+        table.to_csv(plan.parent / f"{silo}.csv", index=False)
+        sections += f'[silos.{silo}]\ngroup = "{groups[silo]}"\npath = "{silo}.csv"\n'
+    plan.write_text(sections + GROUPS[GROUPS.index("[algorithm]") :])
+    result = call("run", plan, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "on 320 rows in 5 silos" in result.stderr
+    plan.write_text(plan.read_text().replace('[silos.fund]\ngroup = "west"', '[silos.fund]\ngroup = "south"'))
+    assert call("run", plan, "--force").exit_code == 2
+
+
 def test_silos_with_rows_of_their_own_and_a_hold_out_table(rows_plan: Path) -> None:
     rows_plan.write_text(rows_plan.read_text().replace("seed = 5", 'path = "people.csv"'))
     result = call("run", rows_plan, "--json")

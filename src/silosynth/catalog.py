@@ -53,6 +53,8 @@ class Algorithm:
             train nothing and open tables, or figures of them.
         central: whether it needs a federation of one silo.
         horizontal: whether silos hold different rows of the same columns, not different columns of the same rows.
+        grouped: whether silos with different rows may be groups of silos, each divided by columns; by the option
+            ``silo_groups``.
         across_rows: the same algorithm for silos that hold different rows, if it is for both: see `of`. Its options say
             so (``horizontal``), since a silo must know before it answers.
         parts: whether silos keep parts of the model. If not, the coordinator has all of it, and no silo is needed once
@@ -75,6 +77,7 @@ class Algorithm:
     kind: AlgorithmKind = "generator"
     central: bool = False
     horizontal: bool = False
+    grouped: bool = False
     across_rows: Algorithm | None = None
     parts: bool = True
     ruled: bool = False
@@ -93,7 +96,7 @@ class Algorithm:
         if preset not in self.presets:
             raise ConfigError("There is no such preset", preset, nearest(preset, self.presets))
         tree = _nested(options or {})
-        if self.across_rows is not None and tree.get("horizontal") is True:
+        if self.across_rows is not None and (tree.get("horizontal") is True or tree.get("silo_groups")):
             return self.across_rows.configure(preset, tree)
         presets = self.private if preset in self.private and _asks_for_privacy(tree) else self.presets
         return _changed(presets[preset], tree, "")
@@ -147,12 +150,16 @@ class Algorithm:
             )
         return said
 
-    def check(self, roster: Roster, horizontal: bool) -> None:
-        """Refuse a federation of several silos for a central baseline, or one that is divided the other way.
+    def check(self, roster: Roster, horizontal: bool, grouped: bool = False) -> None:
+        """Refuse a federation of several silos for a central baseline, or one that is divided in another way.
 
         Raises:
             ConfigError: names the algorithms that fit.
         """
+        if grouped and not self.grouped:
+            rule = "This algorithm is not for groups of silos, each divided by columns and of other rows"
+            fit = [name for name, one in ALGORITHMS.items() if one.divided(True).grouped]
+            raise ConfigError(rule, f"groups of {', '.join(roster)}", f"For these there are: {', '.join(fit)}.")
         held = f"{'rows' if horizontal else 'columns'} in {', '.join(roster)}"
         if self.central and (len(roster) != 1 or horizontal):
             raise ConfigError(
@@ -196,7 +203,7 @@ def _across_rows(presets: Mapping[str, marginals_options.MarginalsConfig]) -> Al
     """Marginals of silos that hold different rows, by sums over all silos; one conversation for all algorithms."""
     summary, made = "the same by sums over silos that hold different rows", marginals_options.across_rows(presets)
     party, coordinate, synthesise = marginals_silo.RowsSilo, marginals.coordinate_rows, marginals.synthesise_rows
-    return Algorithm(summary, made, party, coordinate, synthesise, horizontal=True, parts=False)
+    return Algorithm(summary, made, party, coordinate, synthesise, horizontal=True, grouped=True, parts=False)
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {

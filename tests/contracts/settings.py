@@ -70,6 +70,8 @@ TINY = {
     "mst rows": {"bins": 5, "groups": 3},
     "mst rows private": {"bins": 5, "groups": 3} | PRIVATE,
     "aim rows private": {"bins": 5, "groups": 3, "rounds": 1, "cells": 300} | PRIVATE,
+    "mst groups": {"bins": 5, "groups": 3},
+    "aim groups private": {"bins": 5, "groups": 3, "rounds": 1, "cells": 300} | PRIVATE,
     "gdts": GDTS,
     "gdts md": GDTS | {"mode": "md"},  # what follows the algorithm's name says which of its modes
     "gdts diffusion": GDTS | DIFFUSION,
@@ -97,7 +99,7 @@ def entry_of(name: str) -> Algorithm:
 
 def across_rows(name: str) -> bool:
     """Whether silos of a setting hold different rows, of an algorithm that is for both."""
-    return "rows" in name.split()
+    return not {"rows", "groups"}.isdisjoint(name.split())
 
 
 def frame(rows: int = 90) -> pd.DataFrame:
@@ -122,11 +124,27 @@ def federation(name: str) -> ss.Federation:
         return ss.simulate(frame(), rows={"bank": range(50), "shop": range(50, 90)})
     silos = {"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]}
     private = "dp" in TINY.get(name, {}) or name.endswith(" private")
+    if "groups" in name.split():
+        return grouped(BOUNDS if private else None, frame())
     if across_rows(name):
         rows = {"bank": range(40), "shop": range(40, 65), "club": range(65, 90)}
         return ss.simulate(frame(), rows=rows, schema=BOUNDS if private else None)
     whole = ss.simulate(frame(), silos=silos, schema=BOUNDS if private else None)
     return whole.central() if algorithm_of(name) in CENTRAL else whole
+
+
+GROUPS = {
+    "north": {"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]},
+    "south": {"club": ["note", "age"], "fund": ["city", "member"], "gym": ["since", "spent"]},
+    "west": {"mill": ["age", "spent", "city", "member", "since", "note"]},
+}
+
+
+def grouped(bounds: dict | None, data: pd.DataFrame, names: tuple[str, ...] = tuple(GROUPS)) -> ss.Federation:
+    """Groups of two, three and one silo, or some of them, that hold different rows, each divided in another way."""
+    rows = dict(zip(names, np.split(np.arange(len(data)), [4 * len(data) // 9, 13 * len(data) // 18]), strict=False))
+    held = {group: GROUPS[group] for group in names}
+    return ss.simulate(data, silos=held, rows={group: own.tolist() for group, own in rows.items()}, schema=bounds)
 
 
 def fit(name: str, federation: ss.Federation, **more) -> ss.Model:

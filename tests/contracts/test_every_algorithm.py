@@ -26,6 +26,7 @@ from silosynth.privacy.agreement import ASKS as AGREEMENT
 from silosynth.privacy.sealed import seats
 from silosynth.privacy.statement import budget_rows, cell, statement
 from silosynth.runtime.wire import decode, encode, pack, unpack
+from silosynth.simulation.training import with_groups
 
 CPU = torch.device("cpu")
 every = pytest.mark.parametrize("name", sorted(TINY))
@@ -67,8 +68,8 @@ RELEASES = {  # what leaves silos on the way to a model, beyond the synthetic co
     **dict.fromkeys(("mst", "aim"), ("exact tables of how many rows hold levels together",)),
     **dict.fromkeys(("mst private", "aim private"), STATISTICS[1:]),
     "mst public": (*STATISTICS[1:], "what follows from noised statistics that earlier messages have listed"),
-    "mst rows": ("exact tables of how many rows hold levels together", SUMS, MERGED),
-    **dict.fromkeys(("mst rows private", "aim rows private"), (*STATISTICS[1:], SUMS)),
+    **dict.fromkeys(("mst rows", "mst groups"), ("exact tables of how many rows hold levels together", SUMS, MERGED)),
+    **dict.fromkeys(("mst rows private", "aim rows private", "aim groups private"), (*STATISTICS[1:], SUMS)),
     **dict.fromkeys(("vflgan", "vflgan-base", "vflgan frechet", "vflgan private"), (ROWS, GRADIENTS, MADE)),
     **dict.fromkeys(("vertigan", "vertigan private", "wgan-gp", "wgan-gp private"), (GRADIENTS,)),
     **dict.fromkeys(("gdts", "gdts diffusion"), (*STATISTICS, WEIGHTS)),
@@ -123,7 +124,7 @@ class Talk:
 
     def __init__(self, name: str, replies: Iterator[dict[str, Message]] | None = None) -> None:
         self.entry, self.federation = entry_of(name), federation(name)
-        self.config = self.entry.configure("fast", TINY[name])
+        self.config = self.entry.configure("fast", with_groups(TINY[name], self.federation))
         self.model = b""  # what `run` returned
         self.messages: list[Message] = []
         self.replies: list[dict[str, Message]] = []
@@ -471,7 +472,7 @@ def test_a_silo_killed_in_training_is_named_and_the_run_resumes_to_the_same_byte
             children[-1].kill()
 
     whole = _fitted(name)[0]
-    with pytest.raises(PartyLostError, match=r"Silo '(bank|shop|club)'"):
+    with pytest.raises(PartyLostError, match=r"Silo '(bank|shop|club|mill)'"):
         fitted(name, runtime="processes", folder=tmp_path, checkpoint_every=0, progress=kill)
     again = fitted(name, runtime="processes", folder=tmp_path, resume=True)
     assert whole_of(again) == whole_of(whole)

@@ -3,7 +3,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from silosynth.core.conversation import Party, SyntheticColumns, check_same_rows, expect, shared_columns
+from silosynth.core.conversation import (
+    Conversation,
+    Exchange,
+    Party,
+    Progress,
+    SyntheticColumns,
+    check_same_rows,
+    expect,
+    shared_columns,
+    side_by_side,
+)
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Missing
 from silosynth.core.schema import Column, Table
@@ -58,3 +68,37 @@ def test_kept_columns_are_taken_once_and_below_each_other():
     assert isinstance(party.publish(table(1), share=True), SyntheticColumns)
     with pytest.raises(ProtocolError, match="none"):
         party.take_kept()
+
+
+def counting_down(party: str, steps: int, rides: bool = False) -> Conversation[str]:
+    """Ask so many times; each reply is to be one's own."""
+    for number in range(steps):
+        yield Progress(party, number, steps)
+        replies = yield Exchange({party: Done()}, rides=rides and number % 2 == 1)
+        assert replies is None if rides and number % 2 else list(replies) == [party]
+    return party
+
+
+def test_conversations_side_by_side_ask_at_the_same_time():
+    steps = told([counting_down("a", 1), counting_down("b", 3), counting_down("c", 3)])
+    assert steps == ["a", "abc", "bc", "b", "bc", "a b c"]  # not one after the other; progress of the first
+
+
+def test_exchanges_of_two_kinds_are_made_one_after_the_other():
+    steps = told([counting_down("a", 3, rides=True), counting_down("b", 3)])
+    assert steps == ["a", "ab", "a", "a", "b", "a", "ab", "a b"]  # progress of a; what rides is asked by itself
+
+
+def told(talks: list[Conversation[str]]) -> list[str]:
+    """Stages of progress, who was asked, and the results."""
+    steps, got = list[str](), None
+
+    def whole() -> Conversation[None]:
+        yield Progress(" ".join((yield from side_by_side(talks))), 1, 1)
+
+    talk = whole()
+    while not steps or " " not in steps[-1]:
+        step = talk.send(got)
+        got = dict(step.asks) if isinstance(step, Exchange) and not step.rides else None
+        steps.append("".join(step.asks) if isinstance(step, Exchange) else step.stage)
+    return steps

@@ -101,7 +101,7 @@ def test_figures_of_real_tables_are_those_of_pooled_rows(
     rows = {silo: Rows(real[own]) for silo, own in held.items()}
     place, sides = counted(tmp_path, synthetic, rows, JudgeOptions("exact", target=target), terms, "judged")
     out = sides["silo0"]._held.numpy()
-    made = joint.plan(synthetic, all_columns(schemas, horizontal=False), target, silos=held)
+    made = joint.plan(synthetic, all_columns(schemas), target, silos=held)
     pooled = judge_tables(joint.count_pooled(made, real[~out], real[out], held), synthetic)
     for folder in (place, tmp_path / "silo1"):
         found = judging.judged_report(folder, synthetic)

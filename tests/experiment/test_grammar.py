@@ -62,7 +62,8 @@ limit = 600
 missing = "wait"
 """
 
-SECTIONS = ["data", "silos", "schema", "rules", "algorithm", "align", "run", "split", "sample", "evaluate", "output"]
+SECTIONS = ["data", "silos", "groups", "schema", "rules", "algorithm", "align", "run", "split", "sample", "evaluate"]
+SECTIONS.append("output")
 
 FEDERATED = """
 [algorithm]
@@ -80,6 +81,23 @@ patience = 60.0
 rows = 5
 """
 
+GROUPED = """
+[data]
+path = "table.csv"
+[silos.clinic]
+group = 'north'
+columns = ['age']
+[silos.bank]
+group = 'north'
+columns = ['sex']
+[silos.fund]
+group = 'south'
+columns = ['age', 'sex']
+[groups.north]
+share = 0.6
+[groups.south]
+share = 0.3
+"""
 SHARES = """
 [data]
 path = 'table.csv'
@@ -142,6 +160,13 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     assert set(experiment.read(path).silos) == {"bank", "clinic"}
 
 
+def test_silos_are_in_groups(write: Write) -> None:
+    plan = experiment.read(write(GROUPED))
+    assert plan.grouped == {"north": ["clinic", "bank"], "south": ["fund"]} and plan.shares == {}
+    assert {group: one.share for group, one in plan.groups.items()} == {"north": 0.6, "south": 0.3}
+    assert experiment.read(write(SHARES)).grouped == {}
+
+
 def test_shares_may_leave_rows_out_or_use_all_of_them(write: Write) -> None:
     assert experiment.read(write(SHARES)).shares == {"north": 0.4, "south": 0.3}
     assert experiment.read(write(MINIMAL)).shares == {}
@@ -191,6 +216,11 @@ def test_kinds_are_those_of_the_schema() -> None:
         (SHARES + "[silos.west]\nshare = 0.0", "silos.west.share must be more than 0.0 (got: 0.0)"),
         (SHARES + "[silos.west]\nshare = 'half'", "silos.west.share must be a number (got: half)"),
         (SHARES.replace("[data]\npath = 'table.csv'\n", ""), "silo 'north' has no 'path', so a [data] table must"),
+        (GROUPED.replace("group = 'south'\n", ""), "either every silo has a 'group' or none: silo 'fund' has none"),
+        (GROUPED.replace("columns = ['sex']", "share = 0.5"), "rows are dealt out by a 'share' in [groups.north]"),
+        (GROUPED.replace("[groups.north]", "[groups.noth]"), "groups.noth: no silo is in this group. Did you mean"),
+        (GROUPED.replace("share = 0.3", "share = 0.7"), "the groups' shares must add up to at most 1"),
+        (GROUPED[: GROUPED.index("[groups.south]")], "[groups.south] has a 'share' of the rows of [data], if silos"),
         (FEDERATED, "silos is missing. Add one section per silo"),
         (MINIMAL + "[run]\nsilos = ['bnak']", "there is no section [silos.bnak]. Did you mean 'bank'?"),
         (MINIMAL + "[run]\nsilos = []", "run.silos must be at least of length 1"),

@@ -86,7 +86,7 @@ def test_rows_that_cannot_be_dealt_out_are_refused(rows: Any, says: str) -> None
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"frame": frame(), "silos": {"a": ["age"]}, "rows": {"a": [0]}}, "silos and rows"),
+        ({"frame": frame(), "silos": {"a": ["age"]}, "rows": {"a": [0]}}, "both dealt out to groups of silos"),
         ({"frame": {"a": frame()}, "silos": {"a": ["age"]}}, "frames and silos"),
         ({"frame": {"a": frame()}, "rows": {"a": [0]}}, "frames and rows"),
     ],

@@ -182,7 +182,7 @@ def _algorithm(file: Path, plan: Experiment) -> Algorithm:
     entry.configure(plan.algorithm.preset, plan.algorithm.options)
     entry = entry.divided(tables.hold_rows(plan, entry))
     for name, silo in plan.participants.items():
-        if entry.horizontal and silo.share is None and silo.path is None:
+        if entry.horizontal and silo.share is None and silo.path is None and silo.group is None:
             raise ConfigError(
                 f"{file.name}: silos.{name}.columns deals out columns; algorithm {plan.algorithm.name!r} is for silos "
                 "that hold different rows of the same columns",
@@ -288,7 +288,8 @@ def _judged(
     holdout = None if material.holdout is None else material.holdout[names]
     frames = {"train": material.train[names], "holdout": holdout, "synthetic": synthetic}
     about: dict[str, Any] = {"schema": schema, "model": model, "data": _data_name(plan), "rows": material.held_rows()}
-    return measure(ui, frames, target or plan.evaluate.target, material.silos, seed, **about)
+    silos = None if material.groups else material.silos  # a model of groups says which there are
+    return measure(ui, frames, target or plan.evaluate.target, silos, seed, **about)
 
 
 def _data_name(plan: Experiment) -> str:

@@ -54,10 +54,12 @@ class Material:
     silos: dict[str, list[str]]
     kinds: dict[str, str] = field(default_factory=dict)
     """Column kinds that the publisher of a data set states."""
-    rows: dict[str, list[int]] | None = None
+    rows: Mapping[str, Any] | None = None
     """If silos hold shares of the rows: the positions of each silo's rows in ``train``."""
     tables: dict[str, pd.DataFrame] | None = None
     """If silos hold rows in tables of their own: each silo's part of ``train``."""
+    groups: dict[str, list[str]] | None = None
+    """If silos are in groups of different rows: the silos of each; ``rows`` are then the groups'."""
     held: Held = field(default_factory=dict)
     """Positions of the rows held out: by silo, if silos hold rows in tables of their own, or of `WHOLE`."""
 
@@ -72,6 +74,9 @@ class Material:
     def federation(self, declared: Mapping[str, Any]) -> Federation:
         """The federation of the training rows; kinds that are neither declared nor published are inferred."""
         kinds = self.kinds | dict(declared)
+        if self.groups is not None:
+            silos = {group: {silo: self.silos[silo] for silo in held} for group, held in self.groups.items()}
+            return simulate(self.train, silos=silos, schema=kinds, rows=self.rows)
         if self.tables is not None:
             return simulate(self.tables, schema=kinds)
         if self.rows is not None:
@@ -113,6 +118,8 @@ def hold_rows(experiment: Experiment, entry: Algorithm) -> bool:
     Raises:
         ConfigError: silos of an algorithm that is for both share some of their columns, and not all.
     """
+    if experiment.grouped:
+        return True
     silos = experiment.participants
     if entry.across_rows is None or experiment.shares or any(silo.path is None for silo in silos.values()):
         return entry.horizontal or bool(experiment.shares and entry.across_rows is not None)
@@ -133,6 +140,8 @@ def gather(experiment: Experiment, horizontal: bool = False, held: Held | None =
         DataError: a column is missing or held twice, silos' tables differ in their number of rows, or a silo's share
             is less than a row.
     """
+    if experiment.grouped:
+        return _in_groups(experiment, held)
     if horizontal and not experiment.shares:
         return _below(experiment, held)
     frame, silos = _joined(experiment)
@@ -211,6 +220,33 @@ def _below(experiment: Experiment, held: Held | None) -> Material:
     return Material(stacked(train)[0], holdout, silos, tables=train, held=drawn)
 
 
+def _in_groups(experiment: Experiment, held: Held | None) -> Material:
+    """Groups of silos with different rows: shares of one table's rows, or silos' own tables, side by side and below."""
+    groups, sections = experiment.grouped, experiment.participants
+    if experiment.data is not None:
+        shared = _shared(experiment, experiment.data)
+        silos = {name: _columns_of(name, silo, shared) for name, silo in sections.items()}
+        names = list(dict.fromkeys(name for own in silos.values() for name in own))
+        frame = shared[[name for name in shared.columns if name in names]]
+        train, holdout, drawn = _split(experiment, {WHOLE: frame}, held)
+        shares = {group: experiment.groups[group].share for group in groups}
+        dealt, rows = _dealt(train[WHOLE], shares, experiment.split.seed)
+        kinds = _published_kinds(experiment, frame)
+        return Material(dealt, holdout, silos, kinds, rows=rows, held=drawn, groups=groups)
+    tables, silos = {}, {}
+    for group, held_by in groups.items():
+        tables[group], own = _side_by_side(experiment, {name: sections[name] for name in held_by}, None)
+        silos |= own
+    whole = next(iter(tables.values())).columns
+    for group, table in tables.items():
+        if differ := sorted(set(table.columns) ^ set(whole)):
+            rule = "Every group of silos holds all columns"
+            raise DataError(rule, f"{', '.join(differ)}: not in {group!r}, or only there", "Leave them out everywhere.")
+    parts, holdout, drawn = _split(experiment, _in_common_dtypes(tables), held)
+    below, of_group = stacked(parts)
+    return Material(below, holdout, silos, rows=of_group, held=drawn, groups=groups)
+
+
 def keep_split(experiment: Experiment, material: Material) -> None:
     """Write which rows were trained on into the output folder, so that the table can be judged afterwards."""
     content = {
@@ -255,10 +291,17 @@ def _in_common_dtypes(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFr
 def _joined(experiment: Experiment) -> tuple[pd.DataFrame, dict[str, list[str]]]:
     """All silos' columns side by side, and who holds which; every silo holds all if they share the rows."""
     shared = None if experiment.data is None else _shared(experiment, experiment.data)
-    tables = {name: _table(experiment, silo, shared) for name, silo in experiment.participants.items()}
-    silos = {name: _columns_of(name, silo, tables[name]) for name, silo in experiment.participants.items()}
     if shared is not None and experiment.shares:
-        return shared, silos
+        return shared, {name: _columns_of(name, silo, shared) for name, silo in experiment.participants.items()}
+    return _side_by_side(experiment, experiment.participants, shared)
+
+
+def _side_by_side(
+    experiment: Experiment, sections: Mapping[str, SiloSection], shared: pd.DataFrame | None
+) -> tuple[pd.DataFrame, dict[str, list[str]]]:
+    """Columns of silos that hold the same rows, and who holds which."""
+    tables = {name: _table(experiment, silo, shared) for name, silo in sections.items()}
+    silos = {name: _columns_of(name, silo, tables[name]) for name, silo in sections.items()}
     shared_names = pseudonyms(experiment.overrides())
     check_partition([column for names in silos.values() for column in names], silos, shared_names)
     _check_rows(tables)

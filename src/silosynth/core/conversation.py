@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -164,6 +164,45 @@ def check_place(what: str, place: int, places: int) -> None:
     """
     if not 0 <= place < places:
         raise ProtocolError(f"{what} is at least 0 and below {places}", place)
+
+
+def side_by_side(talks: Sequence[Conversation[R]]) -> Conversation[list[R]]:
+    """Hold several conversations at the same time, each with parties of its own and without checkpoints; their results.
+
+    Progress is that of the first that has not ended.
+    """
+    results: dict[int, R] = {}
+    heard: dict[int, Replies | None] = dict.fromkeys(range(len(talks)))
+    while heard:
+        asked = dict[int, Exchange]()
+        for place, replies in heard.items():
+            try:
+                step = talks[place].send(replies)  # type: ignore[arg-type]  # at first, and after what rides, none
+                while isinstance(step, Progress):
+                    if place == min(heard):
+                        yield step
+                    step = next(talks[place])
+                assert isinstance(step, Exchange)
+                asked[place] = step
+            except StopIteration as end:
+                results[place] = end.value
+        heard = yield from _together(asked)
+    return [results[place] for place in range(len(talks))]
+
+
+def _together(asked: Mapping[int, Exchange]) -> Conversation[dict[int, Replies | None]]:
+    """The replies to several exchanges, of which those of one kind are made at once."""
+    kinds: dict[tuple[bool, bool, float, bool], list[int]] = {}
+    found: dict[int, Replies | None] = {}
+    for place, one in asked.items():
+        kinds.setdefault((one.missing, one.wait, one.times, one.rides), []).append(place)
+    for places in kinds.values():
+        every = {party: ask for place in places for party, ask in asked[place].asks.items()}
+        replies = yield replace(asked[places[0]], asks=every)
+        for place in places:
+            own = asked[place]
+            found[place] = None if own.rides else {party: replies[party] for party in own.asks if party in replies}
+    return {place: found[place] for place in asked}
 
 
 def shared_columns(replies: Replies) -> dict[str, Table]:
@@ -389,6 +428,10 @@ class Roster:
         if not self.keys:
             raise ConfigError("Silos that talk to each other pin each other's keys", name, "Put keys into the roster.")
         return self.keys[self.parties.index(name)]
+
+    def only(self, parties: Sequence[str]) -> Roster:
+        """The roster of some of the parties, in this order, with the same keys."""
+        return Roster(tuple(parties), tuple(map(self.key, parties)) if self.keys else ())
 
     def everyone(self, ask: Message) -> Exchange:
         """Ask every party the same."""

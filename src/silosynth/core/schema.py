@@ -283,6 +283,41 @@ def agreed(schemas: Mapping[str, Schema]) -> Schema:
     return Schema(tuple(_agreed({silo: schema[name] for silo, schema in schemas.items()}) for name in first.names))
 
 
+def grouped(schemas: Mapping[str, Schema], groups: Sequence[Sequence[str]]) -> dict[str, Schema]:
+    """The schema of each group of silos, by the names of its silos; of each silo where there are no groups.
+
+    Raises:
+        ConfigError: groups do not name each silo once; two silos of a group hold a column, or a group lacks one.
+    """
+    if not groups:
+        return dict(schemas)
+    named = [silo for group in groups for silo in group]
+    if sorted(named) != sorted(schemas):
+        rule = "Groups of silos name all silos, each once"
+        raise ConfigError(rule, sorted(set(named) ^ set(schemas)) or sorted(named), f"Silos are {', '.join(schemas)}.")
+    every = list(dict.fromkeys(name for silo in named for name in schemas[silo].names))
+    for group in groups:
+        holders = {name: [silo for silo in group if name in schemas[silo].names] for name in every}
+        if lacking := [name for name, silos in holders.items() if not silos]:
+            raise ConfigError(
+                "Every group of silos holds all columns: a table of two that only some groups hold is not learnt",
+                f"{' and '.join(group)}: without {', '.join(lacking)}",
+                "Leave these columns out in all groups, or the group.",
+            )
+        if twice := [name for name, silos in holders.items() if len(silos) > 1]:
+            raise ConfigError(
+                "A column is in one silo of each group: a row would count twice in it",
+                f"{', '.join(twice)}: in {' and '.join(holders[twice[0]])}", "Leave it out in all but one of them.",
+            )  # fmt: skip
+    merged = {group: {c.name: c for silo in group for c in schemas[silo].columns} for group in map(tuple, groups)}
+    return {" and ".join(group): Schema(tuple(columns.values())) for group, columns in merged.items()}
+
+
+def owners(schemas: Mapping[str, Schema], group: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Which silo of a group holds each column."""
+    return [next(silo for silo in group if name in schemas[silo].names) for name in names]
+
+
 def check_agreed(own: Schema, common: Schema) -> None:
     """Check that a silo's own columns are among those from which `agreed` makes ``common``, as far as it can tell.
 
@@ -350,8 +385,8 @@ def same_columns(held: Mapping[str, Collection[str]]) -> bool:
         raise ConfigError(
             "Silos hold either the same columns, of different rows, or different columns, of the same rows",
             f"{len(shared)} columns in some silos, others not: {', '.join(shared)}",
-            "Leave these out in all silos but one, or leave out what not all silos hold. Groups of silos that divide "
-            "columns, each of other rows, are not trained together: put a group's columns into one silo.",
+            "Leave these out in all silos but one, or leave out what not all silos hold. If groups of silos hold other "
+            "rows each, and divide all columns, name each silo's group.",
         )
     return False
 

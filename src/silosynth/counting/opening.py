@@ -21,6 +21,10 @@ that it has a part in.
 in which all silos must take part. Each of n silos adds one of n - 1 parts of the noise: one that takes its own off
 still faces all of it, as does a coordinator that colludes with one. The event of a table is each silo's own.
 
+*Of groups of silos*, each divided by columns and of other rows, shares of all groups' tables are summed in the same
+way, so that no group's table opens. A silo that has no part in a table adds zeros, and a part of the noise as well: n
+is the number of all silos. Every silo lists every table, since a row of its group counts in all of them.
+
 *Exactly*: shares as they are, of a silo that was made to do so (``exact``), which is never up to a message.
 
 Shares of several silos are masked against each other, so that one that opens says nothing by itself.
@@ -34,7 +38,7 @@ and the bound of row numbers are public: whoever takes them from the rows tells 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,12 +52,12 @@ from silosynth.core.messages import Message, Release, Struct
 from silosynth.core.streams import Keystream
 from silosynth.counting.joint import draw_noise
 from silosynth.counting.plan import Bits, CountRequest, Plan, bits_for
-from silosynth.counting.products import AnyWords
+from silosynth.counting.products import WIDTHS, AnyWords
 from silosynth.counting.protocol import as_words
-from silosynth.privacy.aggregation import LEAST, Masked, secure_sum
+from silosynth.privacy.aggregation import LEAST, Masked, secure_words
 from silosynth.privacy.events import DISCRETE_LAPLACE, Event, gaussian_table
 from silosynth.privacy.joint import charged
-from silosynth.privacy.masks import FRACTION
+from silosynth.privacy.masks import Words
 from silosynth.privacy.mechanisms import (
     LEAST_VARIANCE,
     MOST_VARIANCE,
@@ -62,7 +66,6 @@ from silosynth.privacy.mechanisms import (
     part_noise,
 )  # fmt: skip
 
-UNIT = 2.0**-FRACTION  # what one row counts in secure sums, which are in fixed point
 REACH = 40.0  # of noise, in units of 1 / epsilon: exceeded with a probability below exp(-39)
 EXACT = None  # in place of a table's noise
 Counts = npt.NDArray[np.int64]
@@ -110,8 +113,8 @@ class CellNoise(Struct):
 
     @property
     def reach(self) -> int:
-        """What it does not exceed, but with a probability below exp(-39)."""
-        return math.ceil(9 * self.deviation(2) if self.half_variance else REACH / self.epsilon)
+        """What it, and twice as many parts of Gaussian noise, do not exceed, but with a probability below exp(-39)."""
+        return math.ceil(9 * self.deviation(4) if self.half_variance else REACH / self.epsilon)
 
     def event(self, what: str, joint: bool, delta: float) -> Event:
         """What it costs to open one table with it, of two silos (``joint``) or one; ``delta`` is the target's."""
@@ -205,7 +208,7 @@ def open_tables(
 
     Args:
         roster: all silos.
-        request: what was counted.
+        request: what was counted; where groups of silos did, by one of them: the sets of all have the same shapes.
         noises: of the sets that open; `EXACT` for none.
         rng: the coordinator's own noise, and what it deals for noise that silos draw together; its seed is a secret.
         number: of silos with different rows: of the first round of secure sums; above those of earlier ones.
@@ -218,7 +221,7 @@ def open_tables(
     plan = Plan(request)
     for place, noise in noises.items():
         check_opening(plan, place, noise)
-    if request.horizontal:
+    if request.horizontal or request.silos != roster.parties:
         sums = yield from _secure_sums(roster, plan, noises, number)
         return OpenedTables(sums, sums)
     found: dict[int, Counts] = {}
@@ -248,17 +251,35 @@ def _alike(noises: Mapping[int, CellNoise | None]) -> list[list[int]]:
 def _secure_sums(
     roster: Roster, plan: Plan, noises: Mapping[int, CellNoise | None], number: int
 ) -> Conversation[dict[int, Counts]]:
-    """Sums over all silos of what each counts, none of which is read by itself. All silos are part of each."""
+    """Sums over all silos of their shares, none of which is read by itself. All silos are part of each."""
     found: dict[int, Counts] = {}
     for place, chosen in enumerate(_alike(noises)):
         sizes = [math.prod(plan.request.shape(one)) for one in chosen]
         ask = _ask(tuple(chosen), noises)
         opened = OpenSums(number + place, ask.sets, getattr(ask, "noises", ()))
-        total = yield from secure_sum(dict.fromkeys(roster, opened), opened.number, sum(sizes), len(roster))
-        cells = np.rint(total.sum_W.numpy() / UNIT).astype(np.int64)
+        words, _ = yield from secure_words(dict.fromkeys(roster, opened), opened.number, sum(sizes), len(roster))
+        cells = _from_sum(words, plan.request)
         for one, own in zip(chosen, np.split(cells, np.cumsum(sizes)[:-1]), strict=True):
             found[one] = own.reshape(plan.request.shape(one))
     return {one: found[one] for one in noises}
+
+
+def for_sum(tables: Sequence[Counts], request: CountRequest) -> Words:
+    """Tables of own rows as words of 64 bits, for a sum over silos; or shares modulo 2^k, as the upper k bits.
+
+    There the sum is modulo 2^k as well: what is carried beyond, which hangs on single shares, falls off.
+    """
+    return np.concatenate(tables).view(np.uint64) << _unused_bits(request)
+
+
+def _from_sum(words: Words, request: CountRequest) -> Counts:
+    if request.horizontal:
+        return words.view(np.int64)
+    return _signed((words >> _unused_bits(request)).astype(WIDTHS[request.bits]), request)
+
+
+def _unused_bits(request: CountRequest) -> np.uint64:
+    return np.uint64(0 if request.horizontal else 64 - request.bits)
 
 
 def _ask(sets: tuple[int, ...], noises: Mapping[int, CellNoise | None]) -> OpenTables | RevealTables:

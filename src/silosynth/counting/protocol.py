@@ -198,8 +198,10 @@ class RestDealt(Message, release=Release.SEALED):
 # The coordinator.
 
 
-def count(roster: Roster, request: CountRequest) -> Conversation[None]:
+def count(roster: Roster, request: CountRequest, apart: bool = False) -> Conversation[None]:
     """The coordinator's side, which deals and relays; shares stay in the silos (`TableCounter.shares`).
+
+    ``apart`` says that the roster is one group of several, each of which counts its own rows.
 
     Raises:
         ConfigError: the request is for other silos.
@@ -212,7 +214,7 @@ def count(roster: Roster, request: CountRequest) -> Conversation[None]:
     plan = Plan(request)
     if plan.factors:
         yield Progress(STAGE, 0, len(plan.blocks))
-    yield from agree(roster, PURPOSE)
+    yield from agree(roster, PURPOSE, apart=apart)
     prepared = expect((yield roster.everyone(PrepareCount(request))), CountPrepared)
     if not request.horizontal:
         tags = {silo: reply.tag for silo, reply in zip(roster, prepared, strict=True) if silo != request.dealer}

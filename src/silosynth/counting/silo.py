@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from silosynth.core.conversation import Party, State
@@ -83,6 +82,7 @@ class TableCounter(Party):
         exact: whether it opens tables exactly.
         figures: whether it opens exact figures of tables.
         scope: of the events of tables: "all" where they are all that a model has from rows.
+        everyone: who it is among all silos, where ``seat`` is among a group of them, and sums over all groups open.
 
     Attributes:
         events: of all tables that were opened.
@@ -93,12 +93,14 @@ class TableCounter(Party):
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
         streams: Streams | None = None, exact: bool = False, figures: bool = False, scope: Scope = "readers",
+        everyone: Seat | None = None,
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
         self._target, self._exact, self._figures, self._scope = target, exact, figures, scope
         self._multiplier = distances.ShareMultiplier(seat)
-        self._masker = masker.Masker(seat, max(2, len(seat.roster)))  # of sums over all silos
+        self._grouped, self._silos = everyone is not None, len((everyone or seat).roster)
+        self._masker = masker.Masker(everyone or seat, max(2, self._silos))  # of sums over all silos
         self._streams = Streams(secrets.randbits(256)) if streams is None else streams
         self._joint = joint.JointNoise(seat, self._streams)
         self._ended: Plan | None = None  # of the counting that left the shares
@@ -366,20 +368,21 @@ class TableCounter(Party):
 
     def _open(self, ask: opening.OpenTables) -> opening.SharesOpened:
         """Shares with noise, if the target affords the tables with all that were opened before."""
-        plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=False)
+        plan, events, draws = self._charged(ask.sets, ask.noises, summed=False)
         shares = [self._noised(plan, n, noise, rng) for n, noise, rng in zip(ask.sets, ask.noises, draws, strict=True)]
         return opening.SharesOpened(tuple(map(protocol.as_tensor, shares)), events)
 
     def _charged(
-        self, sets: Sequence[int], noises: Sequence[opening.CellNoise], horizontal: bool
+        self, sets: Sequence[int], noises: Sequence[opening.CellNoise], summed: bool
     ) -> tuple[Plan, tuple[Event, ...], list[Keystream]]:
         """What was counted, the events that opening sets is charged by, and what the noise of each is drawn from."""
         if len(sets) != len(noises):
             raise self._refusal("opens each set with a noise of its own", sets)
-        plan, target = self._checked(sets, noises, horizontal), self._target
+        plan, target = self._checked(sets, noises, summed), self._target
         if target is None or not target.private:
             raise self._refusal("opens tables with noise if it was given a target for them", "it was given none")
-        events = [self._event(plan, n, noise, target) for n, noise in zip(sets, noises, strict=True)]
+        alone = [summed or len(plan.parts[number]) < 2 for number in sets]
+        events = [self._event(plan, *one, target) for one in zip(sets, noises, alone, strict=True)]
         if not affords(target, [*self.events, *events]):
             raise self._refusal("opens no tables beyond its target, with all that it has opened", len(sets))
         streams = self._streams.child("opening", len(self.events))  # no table ever gets another's noise, or part of it
@@ -390,7 +393,7 @@ class TableCounter(Party):
     def _reveal(self, ask: opening.RevealTables) -> opening.SharesRevealed:
         """Shares as they are."""
         self._check_exact()
-        self._checked(ask.sets, [opening.EXACT] * len(ask.sets), horizontal=False)
+        self._checked(ask.sets, [opening.EXACT] * len(ask.sets), summed=False)
         return opening.SharesRevealed(tuple(protocol.as_tensor(self.shares[n].reshape(1, -1)) for n in ask.sets))
 
     def _check_exact(self) -> None:
@@ -398,46 +401,44 @@ class TableCounter(Party):
             raise self._refusal("opens tables exactly if it was made to", "it was not")
 
     def _sum(self, ask: opening.OpenSums) -> opening.ExactSum | opening.NoisedSum:
-        """Tables of own rows, masked; with one of n - 1 parts of the noise, of n silos, so that n - 1 are enough."""
+        """Shares, masked; with one of n - 1 parts of the noise, of n silos, so that n - 1 are enough."""
         if not ask.noises:
             self._check_exact()
-            plan = self._checked(ask.sets, [opening.EXACT] * len(ask.sets), horizontal=True)
-            return opening.ExactSum(self._masked([self._own(n) for n in ask.sets], ask.number))
-        plan, events, draws = self._charged(ask.sets, ask.noises, horizontal=True)
-        parts = len(plan.request.silos) - 1
-        tables = opening.with_parts(map(self._own, ask.sets), ask.noises, parts, draws)
-        return opening.NoisedSum(self._masked(tables, ask.number), events)
+            plan = self._checked(ask.sets, [opening.EXACT] * len(ask.sets), summed=True)
+            return opening.ExactSum(self._masked(plan, [self._own(n) for n in ask.sets], ask.number))
+        plan, events, draws = self._charged(ask.sets, ask.noises, summed=True)
+        tables = opening.with_parts(map(self._own, ask.sets), ask.noises, self._silos - 1, draws)
+        return opening.NoisedSum(self._masked(plan, tables, ask.number), events)
 
     def _own(self, number: int) -> opening.Counts:
-        """The table of this silo's own rows, cells in a row."""
+        """This silo's share of a set, cells in a row."""
         return self.shares[number].reshape(-1).astype(np.int64)
 
-    def _masked(self, tables: Sequence[opening.Counts], number: int) -> Tensor:
-        cells = torch.from_numpy(np.concatenate(tables)).double() * opening.UNIT
-        return self._masker.mask(cells, 1.0, number).words
+    def _masked(self, plan: Plan, tables: Sequence[opening.Counts], number: int) -> Tensor:
+        return self._masker.mask_words(opening.for_sum(tables, plan.request), number).words
 
     def _open_figures(self, ask: Message) -> Message:
         if not self._figures or self._ended is None:
             raise self._refusal("opens figures of a counting that has ended, if it was made to", "it was not")
         return self._multiplier.answer(ask, self._ended, self.shares)
 
-    def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None], horizontal: bool) -> Plan:
+    def _checked(self, sets: Sequence[int], noises: Sequence[opening.CellNoise | None], summed: bool) -> Plan:
         """What was counted, if these sets of it can open, once each, and this silo is part of them."""
         if (plan := self._ended) is None:
             raise self._refusal("opens tables of a counting that has ended", "there is none")
         if len(set(sets)) < len(sets):
             raise self._refusal("opens each set once", sets)
-        if plan.request.horizontal is not horizontal:
+        if (plan.request.horizontal or self._grouped) is not summed:
             raise self._refusal("opens sums over silos if these hold different rows, else shares", "the other")
         for number, noise in zip(sets, noises, strict=True):
             opening.check_opening(plan, number, noise)
-            if not horizontal and self._seat.name not in plan.parts[number]:
+            if not summed and self._seat.name not in plan.parts[number]:
                 raise self._refusal("opens its shares of sets that it is part of", number)
         return plan
 
-    def _event(self, plan: Plan, number: int, noise: opening.CellNoise, target: Target) -> Event:
+    def _event(self, plan: Plan, number: int, noise: opening.CellNoise, alone: bool, target: Target) -> Event:
         names = ", ".join(plan.request.columns[place].name for place in plan.request.sets[number])
-        event = noise.event(f"a table of {names}", len(plan.parts[number]) == 2, target.delta)
+        event = noise.event(f"a table of {names}", not alone, target.delta)
         return replace(event, scope=self._scope)
 
     def _noised(self, plan: Plan, number: int, noise: opening.CellNoise, rng: Keystream) -> AnyWords:

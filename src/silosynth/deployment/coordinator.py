@@ -189,7 +189,7 @@ def drawing_order(
     if state != "done":
         raise ConfigError("Rows are drawn from a job that is done", f"{folder.name} is {state}")
     schemas = read_trained(folder).schemas
-    columns = all_columns(schemas, catalog.of_config(trained.algorithm, trained.config).horizontal)
+    columns = all_columns(schemas)
     if (rows := rows or len(frame)) < 1:
         raise ConfigError("A job that draws says how many rows", "none", "Give --rows, or rows in [sample].")
     check_identifiers_fit(columns, rows)
@@ -491,7 +491,7 @@ def _write(job: Job, outcome: Outcome | Counted, ledger: Ledger, folder: Path) -
         _write_counted(job, outcome, folder)
         return
     entry = catalog.of_config(job.algorithm, job.config)
-    schema, coordinator = all_columns(outcome.schemas, entry.horizontal), dict(outcome.coordinator)
+    schema, coordinator = all_columns(outcome.schemas), dict(outcome.coordinator)
     parts = coordinator.pop("parts", {silo: {} for silo in job.silos})  # where silos have handed them over
     model = Model(
         algorithm=job.algorithm, preset=job.preset, seed=-1 if job.seed is None else job.seed, config=job.config,

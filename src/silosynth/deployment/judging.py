@@ -157,7 +157,7 @@ def judging_order(
         )
     known, columns = None, None
     if terms.schemas is not None:
-        known = all_columns(terms.schemas, terms.horizontal)
+        known = all_columns(terms.schemas)
         columns = None if terms.horizontal else {silo: list(own.names) for silo, own in terms.schemas.items()}
     levels = options.levels or (joint.COARSE if noised else joint.LEVELS)
     made = joint.plan(synthetic, known, options.target, levels=levels, silos=columns)

@@ -288,6 +288,9 @@ class Job(Struct):
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
                 "Write [split] holdout = 0.2, say.",
             )  # fmt: skip
+        if groups := getattr(self.config, "silo_groups", ()):
+            simulated = "Groups of silos, each divided by columns and of other rows, are trained in simulations only"
+            raise ConfigError(simulated, groups, "Run it with silosynth run.")
         for rule in self.rules:
             _check_rule(rule)
 

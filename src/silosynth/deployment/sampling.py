@@ -104,7 +104,7 @@ def _publish(
 
     If silos hold the same columns, training may have gone on without one; then so does this.
     """
-    columns, first = all_columns(schemas, horizontal=alike), 0
+    columns, first = all_columns(schemas), 0
     for table in drawn or [Table(())]:
         asks = dict.fromkeys(roster, Publish(columns, table, first, rows))
         conversation.expect((yield Exchange(asks, missing=alike)), Done)
@@ -264,7 +264,7 @@ def _read(sampling: _Sampling) -> Conversation[_ReadAll]:
             raise ProtocolError("Silos read each kind of row of a frame", [len(reply.kinds) for reply in replies])
         kinds = tuple(sum(own, ()) for own in zip(*(reply.kinds for reply in replies), strict=True))
         return tuple(condition for reply in replies for condition in reply.conditions), groups, kinds
-    form, whole = sampling.form, all_columns(sampling.schemas, horizontal=True)
+    form, whole = sampling.form, all_columns(sampling.schemas)
     ruling = Ruling(forms={} if form is None else {"": form})
     columns = makes_of(encoder_fields(sampling.coordinator), ruling, whole)
     shares = read_shares(job.shares, job.rows or 0, columns) if job.shares else ()
@@ -320,7 +320,7 @@ def read_shares(shares: OtherShares, rows: int, columns: Mapping[str, Made]) -> 
 
 def _bound(job: Job, schemas: Mapping[str, Schema], drawn: Parts, form: Ruled | None) -> Ruling:
     """The job's rules by the types of the columns that silos have drawn."""
-    schema = all_columns(schemas, horizontal=form is not None)
+    schema = all_columns(schemas)
     if form is not None:  # whose drawn descriptions become columns first
         like = form.restore(distinct_columns(drawn.values()), Streams(0).numpy())
         return Ruling(bind(job.rules, schema, like), {"": form}, True)

@@ -33,7 +33,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -127,6 +127,17 @@ def blank(declared: ColumnSchema, whole: bool = True) -> Column:
     values = torch.zeros(0, dtype=torch.int64 if whole else torch.float64)
     levels = None if Kind(declared.kind).numeric else ()
     return Column(declared.name, declared.dtype, values, torch.zeros(0, dtype=torch.bool), levels)
+
+
+def blank_table(schema: Schema, whole: Collection[str] | None = None) -> Table:
+    """A table without rows; ``whole`` names the columns of whole numbers and codes, if not all are."""
+    return Table(tuple(blank(one, whole is None or one.name in whole) for one in schema.columns))
+
+
+def laid_out(own: Sequence[Cells], every: Sequence[Cells]) -> list[Cells]:
+    """What a silo counts in the place of ``every``, which is what is summed: zeros where it counts nothing."""
+    counted = {(one.column, one.what): one for one in own}
+    return [counted.get((one.column, one.what), one) for one in every]
 
 
 # First: counts of which the cells are known.

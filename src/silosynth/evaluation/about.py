@@ -57,7 +57,7 @@ class About:
     algorithm: str | None = None
     preset: str | None = None
     seed: int | Literal["secret", "given"] | None = None  # "given": one that made noise, and is not kept
-    partition: str | None = None  # "horizontal" or "vertical"
+    partition: str | None = None  # "horizontal", "vertical" or "mixed"
     silos: Mapping[str, tuple[str, ...]] | None = None  # each silo's columns
     guarantee: str | None = None  # begins with "none" where there is none
     pooled: Mapping[str, float | None] = field(default_factory=dict)  # columns with rare levels -> share of "(rare)"

@@ -65,7 +65,8 @@ def evaluate(
         synthetic: the synthetic rows.
         target: the column to predict, for the utility figures.
         silos: each silo's columns, to distinguish pairs within a silo from pairs across silos. Several silos with the
-            same columns hold different rows: no pair is across silos, and all figures are the same as without silos.
+            same columns hold different rows: no pair is across silos, and all figures are the same as without silos;
+            as they are of a model of groups of silos.
         seed: of all subsamples, folds and models; the same seed gives the same report.
         ledger: the run's ledger entries, shown in the report.
         progress: called with the name of a stage and the share of the work done.
@@ -162,15 +163,16 @@ def _coded(
     """Code the tables alike, and find out who holds what."""
     train, rows = _one_table(train, rows)
     holdout, _ = _one_table(holdout, None)
+    grouped = False
     if model is not None and silos is None:
-        silos = _silos_of(model, train)
+        silos, grouped = _silos_of(model, train), model.describe()["partition"] == "mixed"
     frames = {"training": train, "synthetic": synthetic} | ({} if holdout is None else {"hold-out": holdout})
     kinds = schema_of(train, schema)
     coded = code_tables(frames, kinds)
     fields = coded["training"].fields
     if rows is not None and silos is None:
         silos = {silo: [field.name for field in fields] for silo in rows}
-    owners = _owners(silos, kinds, fields)
+    owners = _owners(None if grouped else silos, kinds, fields)  # which pairs are across silos hangs on the group
     position = None if target is None else check_target(target, fields)
     return _Subject(frames, coded, kinds, silos, owners, rows or {}, position)
 

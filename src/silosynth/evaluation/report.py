@@ -283,7 +283,8 @@ def render(report: Report) -> str:
     """The HTML page: the same report gives the same bytes."""
     style, script = (source(name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    privacy = statement(report.ledger or (), horizontal=report.about.partition == "horizontal")
+    divided = report.about.partition
+    privacy = statement(report.ledger or (), horizontal=divided in ("horizontal", "mixed"), grouped=divided == "mixed")
     silos = tuple(report.about.silos or ())
     return page(
         "template.html.j2",

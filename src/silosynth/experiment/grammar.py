@@ -171,6 +171,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
     "submit": {
         "data": "each silo reads its own table, which its silo.toml names",
         "silos": "it only says who takes part: each silo reads its own table, which its silo.toml names",
+        "groups": "each silo reads its own table, which its silo.toml names",
         "schema": "each silo declares its own columns in its silo.toml",
         "algorithm.runtime": "silos run where they are",
         "split.seed": "silos hold out rows by a secret of their own",
@@ -245,6 +246,8 @@ class SiloSection(CsvKeys):
     """Its columns; with a path of its own: all of that table when left out."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     """Its share of the training rows, of all columns; drawn at random, and no other silo's."""
+    group: Text | None = None
+    """The group of silos that hold the same rows, and divide all columns; other groups hold other rows."""
 
     @model_validator(mode="after")
     def _has_columns_or_rows(self) -> Self:
@@ -252,9 +255,18 @@ class SiloSection(CsvKeys):
             raise ValueError("'columns', 'path' or 'share' must be given")
         if self.share is not None and (self.path is not None or self.columns is not None):
             raise ValueError("'share' deals out rows of the [data] table; neither 'path' nor 'columns' goes with it")
+        if self.share is not None and self.group is not None:
+            raise ValueError(f"a group's rows are dealt out by a 'share' in [groups.{self.group}]")
         if self.csv and self.path is None:
             raise ValueError(f"{', '.join(self.csv)} belongs to a 'path' of the silo's own, or into [data]")
         return self
+
+
+class GroupSection(FileSection):
+    """``[groups.NAME]``: the rows that a group of silos holds, of one table."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    """Its share of the training rows; drawn at random, and no other group's."""
 
 
 class ColumnRules(FileSection):
@@ -396,6 +408,7 @@ class Experiment(FileSection):
 
     data: DataSection | None = None
     silos: dict[str, SiloSection] = Field(default_factory=dict)
+    groups: dict[str, GroupSection] = Field(default_factory=dict)
     columns: dict[str, ColumnRules] = Field(default_factory=dict, alias="schema")
     rules: list[dict[str, Any]] = Field(default_factory=list)
     algorithm: AlgorithmSection = AlgorithmSection()
@@ -437,6 +450,22 @@ class Experiment(FileSection):
         return self
 
     @model_validator(mode="after")
+    def _groups_are_whole(self) -> Self:
+        named = {name: silo.group for name, silo in self.silos.items()}
+        if bare := [name for name, group in named.items() if group is None and any(named.values())]:
+            raise ValueError(f"either every silo has a 'group' or none: silo {bare[0]!r} has none")
+        if unknown := [group for group in self.groups if group not in named.values()]:
+            known = nearest(unknown[0], [group for group in named.values() if group])
+            raise ValueError(f"groups.{unknown[0]}: no silo is in this group. {known}")
+        dealt = self.data is not None and any(named.values())
+        if lacking := [group for group in named.values() if group and dealt is not (group in self.groups)]:
+            where = f"[groups.{lacking[0]}] has a 'share' of the rows of [data]"
+            raise ValueError(f"{where}, if silos have no 'path' of their own, and else there is no such section")
+        if math.fsum(group.share for group in self.groups.values()) > 1 + 1e-9:
+            raise ValueError("the groups' shares must add up to at most 1")
+        return self
+
+    @model_validator(mode="after")
     def _who_takes_part_has_a_section(self) -> Self:
         for name in self.run.silos or ():
             if self.silos and name not in self.silos:
@@ -463,6 +492,15 @@ class Experiment(FileSection):
     def shares(self) -> dict[str, float]:
         """Each participant's share of the training rows; empty where silos are not given by share."""
         return {name: silo.share for name, silo in self.participants.items() if silo.share is not None}
+
+    @property
+    def grouped(self) -> dict[str, list[str]]:
+        """The participants of each group of silos; empty where silos are in no groups."""
+        found: dict[str, list[str]] = {}
+        for name, silo in self.participants.items() if self.silos else ():
+            if silo.group is not None:
+                found.setdefault(silo.group, []).append(name)
+        return found
 
     @property
     def folder(self) -> Path:

@@ -48,6 +48,10 @@ class OfferShares(Message, common=True):
     fresh: bool
 
 
+class OfferGroupShares(OfferShares, common=False):
+    """Coordinator: the same, to a group of silos, beside other groups."""
+
+
 class Shares(Message, release=Release.SEALED):
     """Silo: my share, sealed for each other silo."""
 
@@ -72,25 +76,31 @@ class Confirmations(Message, common=True):
     tags: tuple[bytes, ...]
 
 
+class GroupConfirmations(Confirmations, common=False):
+    """Coordinator: the same, to a group of silos."""
+
+
 ASKS = (OfferShares, RelayedShares, Confirmations)
 """What the coordinator asks, in talking order."""
 REPLIES = (Shares, Confirmation)
 """What silos reply to the first two."""
 
 
-def agree(roster: Roster, purpose: str, fresh: bool = True) -> Conversation[None]:
+def agree(roster: Roster, purpose: str, fresh: bool = True, apart: bool = False) -> Conversation[None]:
     """The coordinator's side: relay envelopes, then show all tags to all silos.
 
-    ``fresh`` makes a new secret; otherwise the same silos always get the same one for a purpose.
+    ``fresh`` makes a new secret; otherwise the same silos always get the same one for a purpose. ``apart`` says that
+    the roster is one group of several, whose members are asked what others are not.
 
     Raises:
         ProtocolError: a silo replied with another type, or with an envelope in another silo's name.
     """
-    offered = expect((yield roster.everyone(OfferShares(purpose, fresh))), Shares)
+    offer, show = (OfferGroupShares, GroupConfirmations) if apart else (OfferShares, Confirmations)
+    offered = expect((yield roster.everyone(offer(purpose, fresh))), Shares)
     sent = [envelope for silo, reply in zip(roster, offered, strict=True) for envelope in _sent(silo, reply)]
     asks = {silo: RelayedShares(tuple(one for one in sent if one.receiver == silo)) for silo in roster}
     confirmed = expect((yield roster.each(asks)), Confirmation)
-    expect((yield roster.everyone(Confirmations(tuple(reply.tag for reply in confirmed)))), Done)
+    expect((yield roster.everyone(show(tuple(reply.tag for reply in confirmed)))), Done)
 
 
 class Group:

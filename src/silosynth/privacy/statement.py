@@ -91,8 +91,9 @@ def noise_is_known(ledger: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def statement(
-    ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False, *, assume_secret: bool = False
-) -> dict[str, Any]:
+    ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False, *, grouped: bool = False,
+    assume_secret: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """The guarantee that a ledger's events earn, as plain values, for JSON and for tables.
 
     Args:
@@ -100,6 +101,7 @@ def statement(
         delta: at which budgets are stated, besides the events' own, where events name no target.
         horizontal: whether silos hold different rows: the release's budget is then that of the silo that spends most.
             Otherwise it is for one row of the aligned table, all silos together.
+        grouped: whether these are groups of silos, each of which lists all that its group's rows count in.
         assume_secret: state what the noise would earn if nobody knew the seed that it follows from, which is what
             experiments with a fixed seed are about.
 
@@ -121,7 +123,8 @@ def statement(
     unnoised = [text for text in declared if text not in _SILENT]
     unsound = any(event.mechanism == UNSOUND for event in every)
     claimed = not unsound and any(event.scope != "readers" for event in every)
-    release = _released(events, delta, target, horizontal) if claimed else None
+    rows = "one group's tables, all its silos together" if grouped else "one silo's table" if horizontal else ""
+    release = _released(events, delta, target, rows) if claimed else None
     budgets = {silo: _spent([e for e in own if e.scope != "release"], delta, target) for silo, own in events.items()}
     covers, rest = (_COVERS, _rest(unnoised)) if every else ("", "")
     if release is not None:
@@ -173,12 +176,15 @@ def _spent(events: Sequence[Event], delta: float, target: float) -> Budget:
     return spent(events, max(0.0, target - math.fsum(event.delta * event.times for event in events)))
 
 
-def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float, horizontal: bool) -> dict[str, Any]:
-    """The budget of the model: all events of all silos, joint ones once; or those of the silo that spends most."""
-    if horizontal:
+def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float, rows: str) -> dict[str, Any]:
+    """The budget of the model: all events of all silos, joint ones once; or those of the silo that spends most.
+
+    ``rows`` says of what single rows are, where silos hold different ones.
+    """
+    if rows:
         budgets = [_spent(own, delta, target) for own in events.values()]
         worst = max(budgets, key=lambda budget: budget.epsilon)
-        return {"epsilon": _finite(worst.epsilon), "delta": worst.delta, "rows": "one silo's table"}
+        return {"epsilon": _finite(worst.epsilon), "delta": worst.delta, "rows": rows}
     joint: Counter[Event] = Counter()
     for own in events.values():
         joint |= Counter(event for event in own if event.joint)

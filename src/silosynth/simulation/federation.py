@@ -19,6 +19,7 @@ from silosynth.core.errors import ConfigError, DataError, SchemaError, nearest
 from silosynth.core.schema import (
     UNMODELLED,
     Column,
+    Kind,
     Schema,
     Table,
     agreed,
@@ -26,6 +27,7 @@ from silosynth.core.schema import (
     check_partition,
     common_levels,
     distinct_columns,
+    grouped,
     pseudonyms,
 )
 from silosynth.data.dtypes import TO_TEXT, Nature, nature_of
@@ -69,12 +71,15 @@ class Federation:
     """Who holds what. Each silo's table and schema are given to its own party and to no other.
 
     Attributes:
-        tables: each silo's columns, rows in the same order; or its rows, if horizontal.
+        tables: each silo's columns, rows in the same order; or its rows, if horizontal; in groups, its columns of the
+            group's rows.
         schemas: each silo's column kinds; if horizontal, the same in every silo.
         columns: all columns in the order of the frame they came from.
         flavour: "pandas", "polars" or "arrow": what `Model.sample` gives back.
         types: of the columns there, see `silosynth.data.frames.arrow_types`.
-        horizontal: whether silos hold different rows of the same columns.
+        horizontal: whether silos, or groups of them, hold different rows of the same columns.
+        groups: the silos of each group, which divide all columns among them and hold the same rows; none where silos
+            are not in groups.
         own: rows of silos that were not linked, coded as ``tables``; SiloFuse trains on them with ``own_rows``.
     """
 
@@ -85,6 +90,7 @@ class Federation:
     horizontal: bool = False
     types: bytes = b""
     own: Mapping[str, Table] = field(default_factory=dict)
+    groups: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         """The size of each silo's table, or of all where there are many; no values."""
@@ -109,19 +115,26 @@ class Federation:
 
     @property
     def rows(self) -> int:
-        """The number of aligned rows; if horizontal, the number of all silos' rows."""
-        counts = [len(table) for table in self.tables.values()]
+        """The number of aligned rows; if horizontal, the number of all silos' rows, or of all groups'."""
+        counts = [len(table) for table in self._apart()]
         return sum(counts) if self.horizontal else counts[0]
+
+    def _apart(self) -> list[Table]:
+        """What silos hold of different rows: each one's table, or a group's side by side."""
+        if not self.groups:
+            return list(self.tables.values())
+        joined = [distinct_columns([self.tables[silo] for silo in group]) for group in self.groups]
+        return [table.select(self.columns) for table in joined]
 
     @property
     def schema(self) -> Schema:
         """Kinds of all columns, in the frame's order."""
-        schemas = list(self.schemas.values())[: 1 if self.horizontal else None]
-        return Schema(tuple(column for schema in schemas for column in schema.columns)).select(self.columns)
+        every = [column for schema in self.schemas.values() for column in schema.columns]
+        return Schema(tuple(every)).select(self.columns)
 
     def central(self, name: str = "central") -> Federation:
         """The same columns and rows in one silo, for baselines that pool everything."""
-        tables = list(self.tables.values())
+        tables = self._apart()
         table = below(common_levels(tables)) if self.horizontal else distinct_columns(tables).select(self.columns)
         return Federation({name: table}, {name: self.schema}, self.columns, self.flavour, types=self.types)
 
@@ -141,44 +154,50 @@ def digest(tables: Mapping[str, Table]) -> str:
     return sha.hexdigest()
 
 
-def check_federation(value: Any, make: str = "simulate(frame, silos={…})") -> None:
+def check_federation(value: Any, make: str = "simulate(frame, silos={…})", grouped: bool = False) -> None:
     """Refuse anything but a federation, such as a frame; ``make`` says how to make one.
 
     Raises:
-        ConfigError: the value is something else.
+        ConfigError: the value is something else; or, unless ``grouped``, its silos are in groups.
     """
     if not isinstance(value, Federation):
         raise ConfigError(
             "This takes a federation: a table, and who holds what of it", type(value).__name__, f"Pass {make}."
         )
+    if value.groups and not grouped:
+        rule = "Groups of silos, each divided by columns and of other rows, train mst or aim together, and nothing else"
+        raise ConfigError(rule, f"groups of {', '.join(value.roster)}", "Pass a federation of the silos of one group.")
 
 
 def simulate(
     frame: Any,
-    silos: Mapping[str, Sequence[str]] | None = None,
+    silos: Mapping[str, Any] | None = None,
     schema: Mapping[str, Any] | None = None,
     rows: Mapping[str, Any] | None = None,
     identifier: str | Sequence[str] | None = None,
 ) -> Federation:
-    """Divide the columns or the rows of one frame among silos, or take each silo's own frame.
+    """Divide the columns or the rows of one frame among silos, or both; or take each silo's own frame.
 
     Args:
         frame: a pandas, Polars or Arrow table. Or ``{name: table}``, each silo's own rows of the same columns: kinds
-            are then inferred silo by silo, and must agree. With ``identifier``, tables of different columns.
+            are then inferred silo by silo, and must agree. With ``identifier``, tables of different columns; or
+            ``{group: {name: table}}``, groups of such silos, of different rows.
         silos: ``{name: [columns]}``; None puts every column into one silo. Columns that no silo names are left out. One
-            that is declared a pseudonym may be in several silos.
+            that is declared a pseudonym may be in several silos. ``{group: {name: [columns]}}`` with ``rows`` makes
+            groups of silos, each of which divides all columns of its rows.
         schema: what is declared about columns instead of inferred: ``{column: kind or {"kind": …, "low": …, …}}``, with
             the keys of `silosynth.data.infer.ColumnOverride`.
         rows: ``{name: rows}`` instead of ``silos``: positions from 0, which may repeat and be in several silos; a
             slice; or a mask of booleans, one for each row. Rows that no silo names are left out, but kinds are inferred
-            from all.
+            from all. With ``silos``, each group's rows.
         identifier: by which columns the rows of ``{name: table}`` are linked, in the order of the first table; they are
             not modelled, and rows come back as pandas has them. Rows that share an identifier with another row of
             their table, or lack one, are not linked. What is left of each table stays with its silo: see the option
             ``own_rows`` of SiloFuse.
 
     Raises:
-        ConfigError: more than one of these ways was given.
+        ConfigError: more than one of these ways was given; or two silos of a group hold the same column, or a group
+            lacks one.
         DataError: a frame is empty, has duplicate column names, infinities, or columns of mixed types; a silo names
             an unknown column, or two silos the same one; a silo gets no row, or one that does not exist.
         SchemaError: a declared kind does not fit its column, an identifier's dtype can hold no running numbers, or
@@ -191,17 +210,33 @@ def simulate(
     >>> federation = simulate(pd.DataFrame({"age": [30, 40, 50]}), rows={"a": [0, 2], "b": slice(1)})
     >>> federation.silos, federation.rows
     ({'a': ['age'], 'b': ['age']}, 3)
+
+    Two regions, in each of which two silos know the same people:
+
+    >>> frame = pd.DataFrame({"age": [30, 40, 50, 60], "sex": ["f", "m", "f", "m"]})
+    >>> north, south = {"clinic": ["age"], "fund": ["sex"]}, {"hospital": ["age"], "insurer": ["sex"]}
+    >>> federation = simulate(
+    ...     frame, rows={"north": slice(2), "south": slice(2, 4)}, silos={"north": north, "south": south}
+    ... )
+    >>> federation.groups, federation.rows
+    ((('clinic', 'fund'), ('hospital', 'insurer')), 4)
     """
+    nested = isinstance(silos, Mapping) and any(isinstance(held, Mapping) for held in silos.values())
+    if silos is not None and (nested or rows is not None) and not isinstance(frame, Mapping):
+        _check_index(frame)
+        return _of_groups(frame, rows or {}, silos, schema)
     used = {"frames": isinstance(frame, Mapping), "silos": silos is not None, "rows": rows is not None}
     ways = [way for way in used if used[way]]
     if len(ways) > 1:
         raise ConfigError(
             "Either columns are dealt out (silos), or rows (rows), or each silo has a frame of its own",
             " and ".join(ways),
-            "Give one of them.",
+            "Give one of them; or, of one frame, silos and rows by group.",
         )
     if identifier is not None and not isinstance(frame, Mapping):
         raise ConfigError("Rows are linked of tables that silos have", type(frame).__name__, "Pass {name: table}.")
+    if isinstance(frame, Mapping) and any(isinstance(own, Mapping) for own in frame.values()):
+        return _of_linked_groups(frame, schema, identifier)
     for one in frame.values() if isinstance(frame, Mapping) else [frame]:
         _check_index(one)
     if isinstance(frame, Mapping):
@@ -252,6 +287,73 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     first = next(iter(frames.values()))
     made = flavour(first)
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first, kinds))
+
+
+def _of_groups(
+    frame: Any, rows: Mapping[str, Any], silos: Mapping[str, Any], schema: Mapping[str, Any] | None
+) -> Federation:
+    """Rows dealt out to groups of silos, and columns within each."""
+    if list(rows) != list(silos) or not all(isinstance(held, Mapping) for held in silos.values()):
+        raise ConfigError(
+            "Rows and columns are both dealt out to groups of silos: each group's rows, and who holds its columns",
+            f"rows of {', '.join(rows) or 'none'}; columns of {', '.join(silos)}",
+            'Write rows={"north": …, "south": …}, silos={"north": {"clinic": […], "fund": […]}, "south": {…}}.',
+        )
+    kinds, table = read_table(to_pandas(frame), schema)
+    at = {group: _positions(group, held, len(table)) for group, held in rows.items()}
+    tables = dict[str, Table]()
+    for group, held in silos.items():
+        check_partition(list(table.names), held, pseudonyms(schema or {}))
+        rows_of = table.take(at[group])
+        tables |= _named_once(group, {s: rows_of.select(list(names)).own_levels() for s, names in held.items()}, tables)
+    schemas = {silo: kinds.select(own.names) for silo, own in tables.items()}
+    return _in_groups(silos, tables, schemas, kinds, flavour(frame), arrow_types(frame, kinds))
+
+
+def _of_linked_groups(
+    frames: Mapping[str, Any], schema: Mapping[str, Any] | None, identifier: str | Sequence[str] | None
+) -> Federation:
+    """Groups of silos with tables of their own; those of a group are linked by identifiers."""
+    if identifier is None or not all(isinstance(held, Mapping) for held in frames.values()):
+        raise ConfigError(
+            "Tables of groups of silos are given by group, and linked within each",
+            "no identifier" if identifier is None else "a table beside groups",
+            'Write simulate({"north": {"clinic": …, "fund": …}, "south": {…}}, identifier="patient").',
+        )
+    linked = {}
+    for group, held in frames.items():
+        with _errors_name(group, "Group"):
+            linked[group] = simulate(held, schema=schema, identifier=identifier)
+    tables, schemas = dict[str, Table](), dict[str, Schema]()
+    for group, federation in linked.items():
+        tables |= _named_once(group, federation.tables, tables)
+        schemas |= federation.schemas
+    groups = {group: federation.silos for group, federation in linked.items()}
+    kinds = agreed(grouped(schemas, list(map(tuple, groups.values()))))
+    schemas = {silo: kinds.select(own.names) for silo, own in tables.items()}
+    first = next(iter(linked.values()))
+    return _in_groups(groups, tables, schemas, kinds, first.flavour, first.types)
+
+
+def _named_once(group: str, tables: Mapping[str, Table], before: Mapping[str, Table]) -> dict[str, Table]:
+    if again := [silo for silo in tables if silo in before]:
+        rule = "Silos have names of their own, also in different groups"
+        raise ConfigError(rule, f"{', '.join(again)} in {group!r} as well", "Rename one of them.")
+    return dict(tables)
+
+
+def _in_groups(
+    groups: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Table], schemas: Mapping[str, Schema], kinds: Schema,
+    made: str, types: bytes,
+) -> Federation:  # fmt: skip
+    """A federation of groups, each of which holds all columns."""
+    silos = tuple(tuple(held) for held in groups.values())
+    linking = {column.name for column in kinds.columns if column.kind == Kind.PSEUDONYM}
+    modelled = {silo: own.select([name for name in own.names if name not in linking]) for silo, own in schemas.items()}
+    grouped(modelled, silos)
+    held = {name for own in tables.values() for name in own.names}
+    columns = tuple(name for name in kinds.names if name in held)
+    return Federation(tables, schemas, columns, made, True, types, groups=silos)
 
 
 def _linked(frames: Mapping[str, Any], schema: Mapping[str, Any] | None, by: list[str]) -> Federation:
@@ -318,12 +420,12 @@ def _check_not_empty(silos: Mapping[str, Any], remedy: str) -> None:
 
 
 @contextmanager
-def _errors_name(silo: str) -> Iterator[None]:
-    """Errors in a silo's own table name the silo."""
+def _errors_name(name: str, what: str = "Silo") -> Iterator[None]:
+    """Errors in a silo's own table name the silo; in those of a group, the group."""
     try:
         yield
     except DataError as error:
-        raise type(error)(f"Silo {silo!r}: {error.rule}", error.value, error.remedy) from error
+        raise type(error)(f"{what} {name!r}: {error.rule}", error.value, error.remedy) from error
 
 
 def _positions(silo: str, rows: Any, n: int) -> torch.Tensor:

@@ -65,11 +65,10 @@ def draw(
     return synthesise(roster, config, coordinator, batch.rows, streams.child(batch.number), device)
 
 
-def all_columns(schemas: Mapping[str, Schema], horizontal: bool) -> Schema:
-    """The columns of all silos, in silos' order; of silos with different rows, those that all of them have."""
-    held = list(schemas.values())[: 1 if horizontal else None]
-    every = Schema(tuple(column for schema in held for column in schema.columns))
-    return every.select(list(dict.fromkeys(every.names)))  # a pseudonym may be in several silos
+def all_columns(schemas: Mapping[str, Schema]) -> Schema:
+    """The columns of all silos, in silos' order, each once: several hold a pseudonym, or all columns of other rows."""
+    every = Schema(tuple(column for schema in schemas.values() for column in schema.columns))
+    return every.select(list(dict.fromkeys(every.names)))
 
 
 def to_synthetic_frame(
@@ -295,7 +294,8 @@ class TrainedModel:
             return self._described()
 
     def _described(self) -> dict[str, Any]:
-        privacy = statement(self.ledger, horizontal=self._entry.horizontal)
+        grouped = bool(getattr(self.config, "silo_groups", ()))
+        privacy = statement(self.ledger, horizontal=self._entry.horizontal, grouped=grouped)
         return {
             "algorithm": self.algorithm,
             "summary": self._entry.summary,
@@ -304,7 +304,7 @@ class TrainedModel:
             "seeded": self.seed != -1 or noise_is_known(self.ledger),
             "rows": self.rows,
             "threads": self.threads,
-            "partition": "horizontal" if self._entry.horizontal else "vertical",
+            "partition": "mixed" if grouped else "horizontal" if self._entry.horizontal else "vertical",
             "silos": {name: list(self.schemas[name].names) for name in self.roster},
             "columns": {column.name: column.kind for schema in self.schemas.values() for column in schema.columns},
             "sent": totals(self.ledger),
@@ -665,7 +665,7 @@ class Model(TrainedModel):
     @property
     def schema(self) -> Schema:
         """All columns' kinds, in the frame's order."""
-        return all_columns(self.schemas, self._entry.horizontal).select(self.columns)
+        return all_columns(self.schemas).select(self.columns)
 
 
 @dataclass(frozen=True)

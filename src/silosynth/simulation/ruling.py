@@ -176,11 +176,17 @@ def under_rules(
         least: rows that stand behind an end of a range (`silosynth.catalog.fewest_rows`).
 
     Raises:
-        ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`.
+        ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`; or silos are in
+            groups.
         DataError: rows break a rule that they must not break.
     """
     if not rules:
         return federation, Ruling(horizontal=federation.horizontal), []
+    if federation.groups:
+        raise ConfigError(
+            "Rules are not kept by groups of silos, each divided by columns and of other rows", f"{len(rules)} rules",
+            "Leave the rules out, and drop synthetic rows that break them.",
+        )  # fmt: skip
     for rule in rules:
         if private and rule.on_break == "error":  # type: ignore[attr-defined]
             raise ConfigError(

@@ -140,7 +140,7 @@ def _under_rules(
     """The federation as its silos describe it under rules, and the rules; with warnings of rows that break them."""
     if not rules:
         return federation, Ruling()
-    check_federation(federation)
+    check_federation(federation, grouped=True)
     config = algorithm(name, "generator").configure(preset, options)
     if getattr(config, "own_rows", False):
         raise ConfigError(
@@ -263,10 +263,11 @@ class _TrainingRun:
     ) -> tuple[Algorithm, Any]:
         """The catalog's entry and the config, after all checks that can be made before anything starts."""
         both = algorithm(name, kind)
-        check_federation(federation)
-        config = both.divided(federation.horizontal).configure(preset, options)
-        entry = both.of(config)
-        entry.check(federation.roster, federation.horizontal)
+        check_federation(federation, grouped=True)
+        entry = both.divided(federation.horizontal)
+        entry.check(federation.roster, federation.horizontal, bool(federation.groups))
+        config = entry.configure(preset, with_groups(options, federation))
+        both.of(config).check(federation.roster, federation.horizontal)
         if self.runtime not in RUNTIMES:
             raise ConfigError("There is no such runtime", self.runtime, nearest(self.runtime, RUNTIMES))
         if self.limit is not None and self.runtime != "processes":
@@ -354,6 +355,20 @@ class _TrainingRun:
             party.restore(PartStore(store.parties / silo).load(number))
             parts[silo] = party.trained()
         return parts
+
+
+def with_groups(options: Mapping[str, Any] | None, federation: Federation) -> dict[str, Any]:
+    """Options with the groups of silos that a federation has.
+
+    Raises:
+        ConfigError: they name others.
+    """
+    given, groups = dict(options or {}), federation.groups
+    named = given.get("silo_groups", groups)
+    if [list(group) for group in named] != [list(group) for group in groups]:
+        rule = "Groups of silos are those of the federation"
+        raise ConfigError(rule, named, "Leave the option silo_groups out: simulate makes groups.")
+    return given | ({"silo_groups": groups} if groups else {})
 
 
 def _warn(entry: Algorithm, config: Any, federation: Federation) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Annotated, Literal
 
 from silosynth.core.errors import ConfigError
@@ -37,6 +37,7 @@ class MarginalsConfig(Struct):
     )
     dp: Target = Target(encoders=0.25)  # that share is of the budget as 1 / variance
     horizontal: bool = False  # whether silos hold different rows of the same columns; as the federation does
+    silo_groups: tuple[tuple[str, ...], ...] = field(default=(), repr=False)  # of different rows, divided by columns
 
     @property
     def adaptive(self) -> bool:
@@ -53,12 +54,22 @@ class MarginalsConfig(Struct):
                 "or be handed over: the coordinator has the model"
             )
             raise ConfigError(rule, self.synthesis, "Set synthesis = 'shared'.")
+        if self.silo_groups:
+            self._check_groups()
         if self.synthesis == "public" and not self.dp.private:
             rule = "What columns are drawn from leaves silos only where it is made of noised counts"
             raise ConfigError(rule, "no dp", "Give dp.epsilon and dp.delta, or set synthesis = 'shared'.")
         if self.horizontal and self.encoders.dependencies != "ignore":
             rule = "Silos that hold different rows do not tell each other which columns determine others"
             raise ConfigError(rule, self.encoders.dependencies, "Set encoders.dependencies = 'ignore'.")
+
+    def _check_groups(self) -> None:
+        names = [silo for group in self.silo_groups for silo in group]
+        if not self.horizontal or len(self.silo_groups) < 2 or not all(self.silo_groups):
+            rule = "Groups of silos are two or more, of different rows, with a silo at least in each"
+            raise ConfigError(rule, self.silo_groups, "Set horizontal = true as well, or leave silo_groups out.")
+        if len(set(names)) < len(names):
+            raise ConfigError("A silo is in one group", names, "Name it once.")
 
 
 MST: Mapping[str, MarginalsConfig] = {

@@ -17,6 +17,7 @@ from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
 from silosynth.counting.plan import CountRequest
 from silosynth.encoders import summed
 from silosynth.privacy.accounting import affords, affords_adaptive, table_variance
+from silosynth.privacy.aggregation import LEAST
 from silosynth.privacy.events import Event, gaussian_table
 from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
@@ -260,6 +261,20 @@ def _column(silo: str, name: str, size: int) -> CountedColumn:
 def held_of(schema: Schema) -> Held:
     """What all of them hold together: one row of all is in one silo, so that columns are charged once."""
     return Held(len(schema.columns), len(summed.named(schema)))
+
+
+def check_enough(config: MarginalsConfig, silos: int) -> None:
+    """Check that sums are over enough silos, or groups of silos, for none to know another's by its own.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    least, groups = 2 if config.dp.private else LEAST, len(config.silo_groups)
+    what, number = ("groups of silos", groups) if groups else ("silos", silos)
+    if number < least:
+        rule = f"Sums over {what} with different rows are over {least} or more, of which each knows its own"
+        remedy = "Put all rows into one silo: federation.central()." if number < 2 else "Give dp, or find more."
+        raise ConfigError(rule, number, remedy)
 
 
 def column_noise(plan: MarginalsPlan, factor: float = 1.0) -> CellNoise:

@@ -41,6 +41,7 @@ Shapes: R rows, A attributes of one silo.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -54,17 +55,17 @@ from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.algorithms.marginals.private import Held
 from silosynth.core import conversation
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
-from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Positive, Release, from_state, to_state
 from silosynth.core.rules import Rule
-from silosynth.core.schema import Schema, Table, agreed
+from silosynth.core.schema import Schema, Table, agreed, grouped, owners
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
-from silosynth.counting.plan import CountRequest, Plan, padded
+from silosynth.counting.plan import CountRequest, padded
 from silosynth.encoders import possible, summed
 from silosynth.encoders.column import Encoder, decode_table, restored, stored
 from silosynth.models.graphical import Axes, Flags, GraphicalModel, Levels, MeasuredTable, Numbers, cells_of
-from silosynth.privacy.aggregation import LEAST, Masked, secure_words
+from silosynth.privacy.aggregation import Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
 
@@ -300,7 +301,13 @@ def bound(rows: int, plan: private.MarginalsPlan | None) -> int:
 
 def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """Silos get shares of the tables of all pairs."""
-    yield from counting.count(roster, _request(roster, config, state))
+    groups = config.silo_groups
+    if not groups:
+        yield from counting.count(roster, _request(roster, config, state))
+        return state
+    requests = [_request(roster, config, state, group) for group in range(len(groups))]
+    each = zip(groups, requests, strict=True)
+    yield from conversation.side_by_side([counting.count(roster.only(group), own, apart=True) for group, own in each])
     return state
 
 
@@ -310,7 +317,8 @@ def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     pairs, first = private.selected_pairs(len(state["names"])), len(private.full_sets(len(state["names"])))
     noise = opening.EXACT if plan is None else plan.groups
     sets = range(first, first + len(pairs))
-    opened = yield from _opened(roster, request, dict.fromkeys(sets, noise), streams.child("selection"), state["stage"])
+    noises, own = dict.fromkeys(sets, noise), streams.child("selection")
+    opened = yield from _opened(roster, config, request, noises, own, state["stage"])
     coarse = list(zip(pairs, opened.values(), strict=True))
     scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse}
     edges = networks.spanning_tree(len(state["names"]), scores or {(0, 1): 0.0})
@@ -330,11 +338,10 @@ def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
     number = state["stage"] - len(_steps(config))
     left = private.most_tables(config, state["levels"]) - len(full)
-    request, noise = _request(roster, config, state), private.full_noise(config, _held(state), tuple(state["levels"]))
-    opens, scores = Plan(request), dict[networks.Attributes, float]()
-    for place, pair in enumerate(private.full_sets(len(state["names"]))):
+    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
+    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
+    for pair in private.full_sets(len(state["names"])):
         if left and pair not in full:
-            variance = _variance(opens, place, noise)
             table = state["rows"] * model.marginal(pair)
             expected = networks.in_groups(table, *_groups(state, pair))
             scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
@@ -420,11 +427,14 @@ def _held(state: State) -> tuple[Held, ...]:
     return tuple(from_state(Held, one) for one in state["held"])
 
 
-def _request(roster: Roster, config: MarginalsConfig, state: State) -> CountRequest:
-    groups = map(len, state["groups"])
-    parts = zip(state["silos"], state["names"], state["levels"], groups, strict=True)
+def _request(roster: Roster, config: MarginalsConfig, state: State, group: int = 0) -> CountRequest:
+    """What is counted; by one of the groups of silos, if there are groups."""
+    silos, parties = state["silos"], roster.parties
+    if config.silo_groups:
+        silos, parties = state["owners"][group], config.silo_groups[group]
+    parts = zip(silos, state["names"], state["levels"], map(len, state["groups"]), strict=True)
     attributes = [private.CountedAttribute(*part) for part in parts]
-    return private.request_for(config, _held(state), roster.parties, attributes, state["most"])
+    return private.request_for(config, _held(state), parties, attributes, state["most"])
 
 
 def _open_full(
@@ -436,39 +446,39 @@ def _open_full(
     chosen, known = [sets.index(pair) for pair in pairs], (config, _held(state), tuple(state["levels"]))
     noise = private.last_noise(*known, len(state["full"]), len(chosen)) if last else private.full_noise(*known)
     yield from agree(roster, private.naming(chosen, last))
-    opened = yield from _opened(roster, request, dict.fromkeys(chosen, noise), streams, state["stage"])
+    opened = yield from _opened(roster, config, request, dict.fromkeys(chosen, noise), streams, state["stage"])
     return {pair: opened[number] for pair, number in zip(pairs, chosen, strict=True)}
 
 
 def _opened(
-    roster: Roster, request: CountRequest, noises: Mapping[int, opening.CellNoise | None], streams: Streams, step: int
-) -> Conversation[dict[int, networks.Measured]]:
+    roster: Roster, config: MarginalsConfig, request: CountRequest, noises: Mapping[int, opening.CellNoise | None],
+    streams: Streams, step: int,
+) -> Conversation[dict[int, networks.Measured]]:  # fmt: skip
     """Tables as they may be passed on, each with the variance of its noise; ``step`` numbers secure sums."""
     if not noises:
         return {}
     opened = yield from opening.open_tables(roster, request, noises, streams.noise(), step)
-    plan, found = Plan(request), dict[int, networks.Measured]()
-    for number, noise in noises.items():
-        counts = opened.passed_on[number].astype(np.float64)
-        found[number] = networks.Measured(counts, _variance(plan, number, noise))
-    return found
+    return {
+        number: networks.Measured(opened.passed_on[number].astype(np.float64), _variance(roster, config, noise))
+        for number, noise in noises.items()
+    }
 
 
-def _variance(plan: Plan, number: int, noise: opening.CellNoise | None) -> float:
+def _variance(roster: Roster, config: MarginalsConfig, noise: opening.CellNoise | None) -> float:
     """Of the noise on a table as it may be passed on: all by one silo or by two together, or all silos' parts."""
-    silos = len(plan.request.silos)
-    parts = (silos, silos - 1) if plan.request.horizontal else (2, 2)
+    parts = (len(roster), len(roster) - 1) if config.horizontal else (2, 2)
     return 0.0 if noise is None else noise.deviation(*parts) ** 2
 
 
-# Silos with different rows: sums over all of them, of what each counts in its own.
+# Silos with different rows: sums over all of them, of what each counts in its own. Or groups of silos with different
+# rows, each divided by columns: silos count columns, and groups tables, in shares; all else is the same.
 
 NAMES = "marginals: names of levels"  # what silos agree on a secret for
 _FIRST, _NAMES, _BINS = range(3)  # rounds of sums, before tables are counted
 
 
 class DescribeRows(Message):
-    """Coordinator: describe your columns, of which you hold other rows than other silos."""
+    """Coordinator: describe your columns, of which you hold other rows than other silos, or other groups of silos."""
 
 
 class RowsDescribed(Message, release=Release.SCHEMA):
@@ -536,19 +546,23 @@ class TakeNoisedAttributes(TakeAttributes, release=Release.NOISED):
     events: tuple[Event, ...]
 
 
+class TakeOwnAttributes(TakeAttributes, common=False):
+    """Coordinator: the same, of the columns that you hold in your group."""
+
+
+class TakeOwnNoisedAttributes(TakeNoisedAttributes, common=False):
+    """Coordinator: the same, made of noised sums."""
+
+
 def coordinate_rows(
     roster: Roster, config: MarginalsConfig, streams: Streams, device: torch.device, state: State | None = None
 ) -> Conversation[State]:
     """Learn encoders and the tree, by sums; returns the model, which is all that sampling needs.
 
     Raises:
-        ConfigError: there are too few silos.
+        ConfigError: there are too few silos, or groups of silos; or a group does not hold each column once.
     """
-    least = 2 if config.dp.private else LEAST
-    if len(roster) < least:
-        rule = f"Sums over silos with different rows are over {least} or more, of which each knows its own"
-        remedy = "Put all rows into one silo: federation.central()." if len(roster) < 2 else "Give dp, or find more."
-        raise ConfigError(rule, len(roster), remedy)
+    private.check_enough(config, len(roster))
     state = yield from _taken(config, roster, streams, state)
     return {name: state[name] for name in ("rows", "names", "encoders", "attributes", "model")}
 
@@ -568,11 +582,13 @@ def synthesise_rows(
 def _describe_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """Columns that all silos have, from which the noise follows."""
     described = expect((yield roster.everyone(DescribeRows())), RowsDescribed)
-    schema = agreed({silo: reply.schema for silo, reply in zip(roster, described, strict=True)})
-    whole = [name for name in schema.names if all(name in reply.whole for reply in described)]
+    schemas = {silo: reply.schema for silo, reply in zip(roster, described, strict=True)}
+    schema = agreed(grouped(schemas, config.silo_groups))
+    holders = {name: [reply for reply in described if name in reply.schema.names] for name in schema.names}
     return {
         "schema": to_state(schema),
-        "whole": whole,
+        "whole": [name for name, replies in holders.items() if all(name in reply.whole for reply in replies)],
+        "owners": [owners(schemas, group, schema.names) for group in config.silo_groups],
         "nonces": [reply.nonce for reply in described],
         "held": [to_state(private.held_of(schema))],
     }
@@ -630,12 +646,12 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         )
         for encoder, share_L in zip(encoders, shares, strict=True)
     ]
-    take = encoders, tuple(attribute.counted for attribute in attributes), state["most"]
-    ask = TakeAttributes(*take) if plan is None else TakeNoisedAttributes(*take, plan.events)
-    expect((yield roster.everyone(ask)), Done)
+    counted = tuple(attribute.counted for attribute in attributes)
+    asks = {silo: _takes(config, state, silo, encoders, counted) for silo in roster}
+    expect((yield roster.each(asks)), Done)
     noised = [] if plan is None else list(zip(encoders, attributes, strict=True))
     return {
-        **{name: state[name] for name in ("stage", "held", "rows", "most")},
+        **{name: state[name] for name in ("stage", "held", "rows", "most", "owners")},
         "silos": [""] * len(encoders),
         "names": list(known.schema.names),
         "levels": [attribute.size for attribute in attributes],
@@ -645,6 +661,20 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         "encoders": stored(encoders),
         "attributes": [to_state(attribute) for attribute in attributes],
     }
+
+
+def _takes(
+    config: MarginalsConfig, state: State, silo: str, encoders: tuple[Encoder, ...],
+    counted: tuple[networks.CountedLevels, ...],
+) -> TakeAttributes:  # fmt: skip
+    """What a silo makes of its columns: of all, or of those that it holds in its group."""
+    plan, most = private.plan_noise(config, _held(state)), state["most"]
+    if config.silo_groups:
+        held = [any(group[place] == silo for group in state["owners"]) for place in range(len(encoders))]
+        own = tuple(itertools.compress(encoders, held)), tuple(itertools.compress(counted, held)), most
+        return TakeOwnAttributes(*own) if plan is None else TakeOwnNoisedAttributes(*own, plan.events)
+    take = encoders, counted, most
+    return TakeAttributes(*take) if plan is None else TakeNoisedAttributes(*take, plan.events)
 
 
 ROW_STEPS = (_describe_rows, _sum_cells, _make_rows, _count, _select, _measure)
@@ -665,7 +695,7 @@ def _summed(
 def _blank(state: State) -> Table:
     """A table without rows, by which sums are laid out."""
     schema = from_state(Schema, state["schema"])
-    return Table(tuple(summed.blank(one, one.name in state["whole"]) for one in schema.columns))
+    return summed.blank_table(schema, state["whole"])
 
 
 def _known(roster: Roster, config: MarginalsConfig, state: State) -> summed.KnownSums:

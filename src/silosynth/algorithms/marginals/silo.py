@@ -5,6 +5,7 @@ Shapes: N rows, A attributes, R rows that are drawn.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from silosynth.algorithms.marginals import networks, private, protocol as margin
 from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.conversation import State, Turn, check_tensor, maybe, often, once
-from silosynth.core.errors import ProtocolError
+from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, check_agreed, check_trainable
 from silosynth.core.streams import Streams
@@ -168,8 +169,20 @@ class MarginalsSilo(ColumnParty):
         schema = Schema(tuple(ColumnSchema(one.name, Kind.CATEGORICAL.value, _LEVELS) for one in counted))
         private_run, streams = self.config.dp.private, self.streams.child("tables")
         target = self.config.dp if private_run else None
-        table = Table(tuple(counted))
-        return TableCounter(table, schema, self.seat, target, streams, exact=not private_run, scope="all")
+        table, seat = Table(tuple(counted)), self.seat
+        everyone = None
+        if self.config.silo_groups:
+            seat, everyone = replace(seat, roster=seat.roster.only(self._own_group)), seat
+        return TableCounter(table, schema, seat, target, streams, not private_run, scope="all", everyone=everyone)
+
+    @property
+    def _own_group(self) -> tuple[str, ...]:
+        """The silos that hold the same rows, if the options name groups of silos."""
+        groups, name = self.config.silo_groups, self.seat.name
+        if sorted(itertools.chain(*groups)) != sorted(self.seat.roster):
+            rule = "Groups of silos name all silos, each once"
+            raise ConfigError(rule, groups, f"Silos are {', '.join(self.seat.roster)}.")
+        return next(group for group in groups if name in group)
 
     def _check_request(self, request: CountRequest) -> None:
         """Check that what is counted follows from the options, and from what this silo holds."""
@@ -339,7 +352,11 @@ class MarginalsSilo(ColumnParty):
 
 
 class RowsSilo(MarginalsSilo):
-    """A silo that holds other rows of the same columns: its part in sums. It keeps no part of the model."""
+    """A silo that holds other rows of the same columns: its part in sums. It keeps no part of the model.
+
+    Or one of a group of silos, which together hold other rows of the same columns than other groups. It counts with its
+    group, as silos with different columns do; in sums it has zeros for columns that it does not hold.
+    """
 
     def _set_up(self) -> None:
         super()._set_up()
@@ -367,7 +384,9 @@ class RowsSilo(MarginalsSilo):
             *often(*masker.ASKS),
             *once(marginals.TakeAttributes),
             *often(*ASKS),
-            *once(counting.PrepareCount, counting.FinishCount),
+            *once(counting.PrepareCount),
+            *often(counting.DealSeed, counting.HideBlock, counting.TakeBlock),
+            *once(counting.FinishCount),
             *often(opening.OpenSums, *ASKS, *masker.ASKS),
         )
 
@@ -394,18 +413,29 @@ class RowsSilo(MarginalsSilo):
     def _describe_rows(self) -> marginals.RowsDescribed:
         table, schema = self.columns.table, self.columns.schema
         check_trainable(table, schema)
+        private.check_enough(self.config, len(self.seat.roster))
         described = tuple(replace(schema[name], reason="", missing=(), forms=()) for name in table.names)
         whole = tuple(column.name for column in table.columns if not column.values.is_floating_point())
         return marginals.RowsDescribed(Schema(described), whole, self.nonce)
 
     def _sum_cells(self, ask: marginals.SumCells) -> Message:
         """Count rows, levels in buckets, and where numbers lie."""
-        check_agreed(self.columns.schema.select(self.columns.table.names), ask.schema)
-        self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, ask.schema)
+        own = self._held_of(ask.schema)
+        check_agreed(self.columns.schema.select(self.columns.table.names), own)
+        self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, own)
         self.held = (private.held_of(ask.schema),)
         if self._plan is not None:
-            check_bounds([(self.columns.table, ask.schema)])
-        return self._summed(ask, summed.first_cells(self.columns.table, ask.schema, self._names_key))
+            check_bounds([(self.columns.table, own)])
+        counted = summed.first_cells(self.columns.table, own, self._names_key)
+        if self.config.silo_groups and self._own_group[0] != self.seat.name:
+            counted = [one for one in counted if one.column]  # rows of a group are counted by its first silo
+        every = summed.first_cells(summed.blank_table(ask.schema), ask.schema, b"")
+        return self._summed(ask, summed.laid_out(counted, every))
+
+    def _held_of(self, schema: Schema) -> Schema:
+        """What this silo holds of what silos agreed on: all, unless it is one of a group."""
+        held = self.columns.table.names
+        return schema.select([n for n in schema.names if n in held]) if self.config.silo_groups else schema
 
     def _sum_names(self, ask: marginals.SumNames) -> Message:
         """Names of levels, in the buckets that pass: so few that none passes for a single row's sake."""
@@ -416,12 +446,18 @@ class RowsSilo(MarginalsSilo):
         for place, declared in enumerate(named):
             places = ask.places[place * summed.TABLES :][: summed.TABLES]
             summed.check_passing(places, 1.0 if plan is None else plan.names)
-            words.append(summed.name_words(self.columns.table[declared.name], places, self._names_key))
+            held = declared.name in self.columns.table.names
+            column = self.columns.table[declared.name] if held else summed.blank(declared)
+            words.append(summed.name_words(column, places, self._names_key))
         told = marginals.ExactNames if plan is None else marginals.NoisedNames
         return told(self._masker.mask_words(np.concatenate(words), ask.number).words)
 
     def _sum_bins(self, ask: marginals.SumBins) -> Message:
-        return self._summed(ask, summed.second_cells(self.columns.table, self._agreed, ask.grids, ask.bins))
+        agreed, own = self._agreed, self._held_of(self._agreed)
+        every = summed.second_cells(summed.blank_table(agreed), agreed, ask.grids, ask.bins)
+        held = [one.name in own.names for one in summed.numbers(agreed)]
+        grids = tuple(itertools.compress(ask.grids, held))
+        return self._summed(ask, summed.laid_out(summed.second_cells(self.columns.table, own, grids, ask.bins), every))
 
     def _summed(self, ask: marginals.SumCells | marginals.SumBins, cells: Sequence[summed.Cells]) -> Message:
         """Mask counts; with one of n - 1 parts of the noise, of n silos, so that n - 1 are enough."""
@@ -454,7 +490,7 @@ class RowsSilo(MarginalsSilo):
         """Attributes for all silos; whatever they are, a row counts in one cell of each table."""
         bins, names = self.config.bins, tuple(encoder.name for encoder in ask.encoders)
         sizes = cells.sizes_of(ask.encoders, bins)
-        valid = names == self._agreed.names and len(ask.attributes) == len(sizes) and all(
+        valid = names == self._held_of(self._agreed).names and len(ask.attributes) == len(sizes) and all(
             one.valid(size, bins) for one, size in zip(ask.attributes, sizes, strict=True)
         )  # fmt: skip
         if not valid:
@@ -467,12 +503,22 @@ class RowsSilo(MarginalsSilo):
 
     def _check_request(self, request: CountRequest) -> None:
         """Check that what is counted follows from the options and from the attributes."""
-        attributes = [
-            private.CountedAttribute("", encoder.name, one.size, one.groups)
+        name, parties, others = "", self.seat.roster.parties, set[str]()
+        if self.config.silo_groups:
+            name, parties = self.seat.name, self._own_group
+            others = {silo for silo in parties if silo != name}
+        own = {
+            encoder.name: private.CountedAttribute(name, encoder.name, one.size, one.groups)
             for encoder, one in zip(self.columns.encoders, self.attributes, strict=True)
+        }
+        names = self._agreed.names
+        levels, groups = request.columns[: len(names)], request.columns[-len(names) :]  # groups come last, if any
+        attributes = [
+            own.get(name) or private.CountedAttribute(level.silo, name, level.size, group.size)
+            for name, level, group in zip(names, levels, groups, strict=False)
         ]
-        parties = self.seat.roster.parties
-        if request != private.request_for(self.config, self.held, parties, attributes, self.told):
+        strange = {one.silo for one in attributes if one.name not in own} - others
+        if strange or request != private.request_for(self.config, self.held, parties, attributes, self.told):
             raise self._refusal("counts what its options say", "other columns, sets, bits or blocks")
 
     # State.
@@ -495,7 +541,7 @@ class RowsSilo(MarginalsSilo):
             return
         if state["agreed"] is not None:
             self.agreed = from_state(Schema, state["agreed"])
-            self.columns.table = summed.alike(self.columns.table, self.agreed)
+            self.columns.table = summed.alike(self.columns.table, self._held_of(self.agreed))
         self._masker.restore(state["masker"])
         self.names_group.restore(state["group"])
         super()._restore(state)

@@ -1,0 +1,315 @@
+"""MST and AIM of groups of silos, each divided by columns and of other rows: what opens, its cost, who faces what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.algorithms.rows_play import DP, EVERYWHERE, KEY, TINY, RowsPlay, check_noise
+from tests.contracts.settings import BOUNDS, GROUPS, frame, grouped
+
+import silosynth as ss
+from silosynth.algorithms.marginals import private, protocol as marginals
+from silosynth.algorithms.marginals.silo import RowsSilo
+from silosynth.catalog import algorithm
+from silosynth.core.errors import ConfigError, DataError, ProtocolError
+from silosynth.core.schema import distinct_columns
+from silosynth.counting import opening, protocol as counting
+from silosynth.encoders import summed
+from silosynth.models.graphical import GraphicalModel
+from silosynth.runtime.wire import pack
+from silosynth.simulation.federation import Federation
+
+TWO = ("north", "south")
+NAMES = ["city", "member", "note"]  # columns whose levels say all of them: no number falls into a bin by chance
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sketches of few buckets, for which two trainings have the same key."""
+    monkeypatch.setattr(summed, "BUCKETS", 256)
+    monkeypatch.setattr(RowsSilo, "_names_key", KEY)
+    return monkeypatch
+
+
+@pytest.fixture(scope="module")
+def noised() -> RowsPlay:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(summed, "BUCKETS", 256)
+        patched.setattr(RowsSilo, "_names_key", KEY)
+        return RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": DP}).drive(patched)
+
+
+@pytest.fixture(scope="module")
+def exact() -> RowsPlay:
+    with pytest.MonkeyPatch.context() as patched:
+        return RowsPlay(grouped(None, frame())).drive(patched)
+
+
+def pooled_table(play: RowsPlay, columns: Sequence[int]) -> np.ndarray:
+    """The slow way: each group's rows, with all columns in one place, counted one by one in the cells they are on."""
+    request, _ = play.opened[0]
+    table = np.zeros([request.columns[place].size for place in columns], np.int64)
+    for group in play.federation.groups:
+        held = {column.name: column for silo in group for column in play.silos[silo].counter._table.columns}
+        for cells in zip(*(held[request.columns[place].name].values.tolist() for place in columns), strict=True):
+            table[cells] += 1
+    return table
+
+
+# Without noise.
+
+
+def test_what_opens_are_the_tables_of_the_pooled_rows(exact: RowsPlay) -> None:
+    assert [len(found) for _, found in exact.opened] == [15, 5]  # groups of all pairs, and the tree
+    for request, found in exact.opened:
+        for number, table in found.items():
+            assert np.array_equal(table, pooled_table(exact, request.sets[number])) and table.sum() == 90
+
+
+def divided(names: list[str]) -> Federation:
+    """Three groups of silos, with some of the columns."""
+    held = {
+        group: {silo: [n for n in own if n in names] for silo, own in silos.items()} for group, silos in GROUPS.items()
+    }
+    held = {group: {silo: own for silo, own in silos.items() if own} for group, silos in held.items()}
+    rows = {"north": range(40), "south": range(40, 65), "west": range(65, 90)}
+    return ss.simulate(frame()[names], silos=held, rows=rows)
+
+
+@pytest.mark.parametrize("name", ["mst", "aim"])
+def test_the_model_is_that_of_silos_with_all_columns(name: str) -> None:
+    """To the byte, if each group had put its columns into one silo."""
+    rows = {"north": range(40), "south": range(40, 65), "west": range(65, 90)}
+    whole = ss.simulate(frame()[NAMES], rows=rows)
+    made = [ss.fit(name, one, "fast", 0, options=TINY, progress=False) for one in (divided(NAMES), whole)]
+    assert pack(made[0].coordinator) == pack(made[1].coordinator)
+    assert made[0].sample(30).equals(made[1].sample(30)) and made[0].rows == 90
+
+
+def test_the_model_is_that_of_the_pooled_rows_in_silos_with_other_columns() -> None:
+    """Every table of two columns that the model has is the one of the vertical model, fitted to the same tables."""
+    options = TINY | {"encoders.dependencies": "ignore"}
+    mixed = ss.fit("mst", divided(NAMES), "fast", 0, options=options, progress=False)
+    columns = ss.simulate(frame()[NAMES], {"a": ["city"], "b": ["member", "note"]})
+    vertical = ss.fit("mst", columns, "fast", 0, options=options, progress=False)
+    models = [GraphicalModel.restored(model.coordinator["model"]) for model in (mixed, vertical)]
+    kept = [{one["fields"]["name"]: one["fields"] for one in mixed.coordinator["encoders"]}]
+    kept.append({one["fields"]["name"]: one["fields"] for part in vertical.parts.values() for one in part["encoders"]})
+    assert all(kept[0][name]["kept"] == kept[1][name]["kept"] for name in NAMES)  # levels are in the same order
+    for pair in ((0, 1), (0, 2), (1, 2)):
+        assert np.allclose(models[0].marginal(pair), models[1].marginal(pair), atol=1e-9)
+
+
+def test_a_silo_is_told_of_its_own_columns_only(exact: RowsPlay) -> None:
+    for name, ask, _ in exact.said:
+        if isinstance(ask, marginals.TakeAttributes):
+            assert {one.name for one in ask.encoders} == set(exact.federation.tables[name].names)
+
+
+def test_words_of_a_sum_carry_nothing_but_the_table(exact: RowsPlay) -> None:
+    """Shares modulo 2^k are upper bits of words: what is carried beyond would say something of single shares."""
+    below = (1 << exact.unused_bits) - 1
+    words = [own for (_, number), own in exact.words.items() if number > 2]
+    assert exact.unused_bits == 48 and words and not any((own & below).any() for own in words)
+
+
+# With noise.
+
+
+def test_sums_are_noised_as_charged(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
+    check_noise(noised)
+    assert len(noised.asked(opening.OpenSums)) == 2
+
+
+def test_what_opens_has_n_parts_of_noise_of_which_n_less_one_are_charged(noised: RowsPlay) -> None:
+    """Of all five silos, whichever of them hold the columns of a table: 5/4 of the variance, and no more."""
+    assert len(noised.silos) == 5
+    for request, found in noised.opened:
+        events = {event.what: event.noise for silo in noised.silos.values() for event in silo.counter.events}
+        units = []
+        for number, table in found.items():
+            names = ", ".join(request.columns[place].name for place in request.sets[number])
+            units.append((table - pooled_table(noised, request.sets[number])).ravel() / events[f"a table of {names}"])
+        square = float(np.mean(np.concatenate(units) ** 2))
+        assert square == pytest.approx(5 / 4, abs=5 * 5 / 4 * np.sqrt(2 / len(np.concatenate(units))))
+
+
+def only_holders_add_noise(patched: pytest.MonkeyPatch) -> None:
+    def with_parts(counts: Any, noises: Any, parts: int, draws: Any) -> list[np.ndarray]:
+        each = zip(counts, noises, draws, strict=True)
+        return [own + noise.part(parts, own.shape, rng) * own.any() for own, noise, rng in each]
+
+    patched.setattr(opening, "with_parts", with_parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutated", [*EVERYWHERE, only_holders_add_noise])
+def test_weaker_mechanisms_are_caught(mutated: Any, small: pytest.MonkeyPatch) -> None:
+    mutated(small)
+    with pytest.raises((AssertionError, ValueError), match=r"noise below|the same noise|zip\(\)|affords"):
+        check_noise(RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": DP}).drive(small))
+
+
+def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
+    """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged."""
+    federation = noised.federation
+    group = federation.groups[1]
+    assert len(group) == 3
+    fewer = {silo: federation.tables[silo].take(torch.arange(len(federation.tables[silo]) - 1)) for silo in group}
+    other = RowsPlay(replace(federation, tables={**federation.tables, **fewer}), {"dp": DP}).drive(small)
+    asked = marginals.SumCells, marginals.SumBins, opening.OpenSums
+    assert list(map(repr, other.asked(*asked))) == list(map(repr, noised.asked(*asked)))
+    sums = sorted({number for _, number in noised.words} - {1})  # the second is of names
+    changed = []
+    for number in sums:
+        words = sum(noised.words[silo, number] - other.words[silo, number] for silo in group)
+        changed.append(words >> (noised.unused_bits if number > 2 else 0))
+    blocks = list(noised.sums())
+    bounds = np.cumsum([len(block.noise["bank"]) for block in blocks])[:-1]
+    for block, cells in zip(blocks, np.split(np.concatenate(changed), bounds), strict=True):
+        assert int(cells.sum()) == int(np.abs(cells).sum()) == block.event.times, block.event.what
+    for number in sums[:2]:  # counts of the other group, which are no shares
+        assert all(np.array_equal(noised.words[s, number], other.words[s, number]) for s in federation.groups[0])
+
+
+def test_all_silos_list_all_that_a_row_counts_in(noised: RowsPlay) -> None:
+    """So whoever adds up what one silo lists has what a row costs, in all silos of its group together."""
+    model = ss.fit("aim", grouped(BOUNDS, frame()), "fast", options=TINY | {"dp": DP}, progress=False)
+    said = model.describe()
+    assert said["partition"] == "mixed" and said["privacy"]["release"]["rows"].startswith("one group's tables")
+    spent = {silo: own["epsilon"] for silo, own in said["privacy"]["silos"].items()}
+    assert len(spent) == 6 and set(spent.values()) == {said["privacy"]["release"]["epsilon"]}
+    assert 0.9 * DP["epsilon"] < said["privacy"]["release"]["epsilon"] <= DP["epsilon"]  # type: ignore[operator]
+
+
+# Who holds what.
+
+
+@pytest.mark.parametrize(("names", "options"), [(TWO, {}), (("north",), {"dp": DP})])
+def test_too_few_groups(names: tuple[str, ...], options: dict[str, Any]) -> None:
+    least = 2 if options else 3
+    match = rf"groups of silos with different rows are over {least} or more" if len(names) > 1 else "two or more"
+    with pytest.raises(ConfigError, match=match):
+        ss.fit("mst", grouped(BOUNDS, frame(), names), "fast", options=options, progress=False)
+
+
+def test_a_silo_refuses_too_few_groups_itself() -> None:
+    play = RowsPlay(grouped(None, frame(), TWO))
+    with pytest.raises(ConfigError, match="over 3 or more, of which each knows its own"):
+        play.silos["bank"].answer(marginals.DescribeRows())
+
+
+def test_every_group_holds_each_column_once() -> None:
+    rows = {"north": slice(45), "south": slice(45, 90)}
+    whole = {"clinic": ["age", "city"], "fund": ["member"]}
+    lacking = {"north": whole, "south": {"hospital": ["age"], "insurer": ["member"]}}
+    with pytest.raises(
+        ConfigError, match=r"Every group of silos holds all columns.*hospital and insurer: without city"
+    ):
+        ss.simulate(frame(), silos=lacking, rows=rows)
+    twice = {"north": whole, "south": {"hospital": ["age", "city"], "insurer": ["member", "city"]}}
+    with pytest.raises(DataError, match="'city' is in 'hospital' and in 'insurer'"):
+        ss.simulate(frame(), silos=twice, rows=rows)
+    with pytest.raises(ConfigError, match=r"names of their own, also in different groups.*clinic, fund in 'south'"):
+        ss.simulate(frame(), silos={"north": whole, "south": whole}, rows=rows)
+    with pytest.raises(ConfigError, match="each group's rows, and who holds its columns"):
+        ss.simulate(frame(), silos={"north": whole}, rows=rows)
+
+
+def test_tables_of_their_own_are_linked_within_each_group() -> None:
+    data = frame().assign(patient=[f"p{n}" for n in range(90)])
+    north, south = data.iloc[:40], data.iloc[40:].assign(patient=[f"p{n}" for n in range(50)])  # names that both have
+    tables = {
+        "north": {"bank": north[["patient", "age", "city"]], "shop": north[["patient", "member"]].iloc[::-1]},
+        "south": {"club": south[["patient", "city", "member"]].iloc[5:], "fund": south[["age", "patient"]]},
+    }
+    federation = ss.simulate(tables, identifier="patient", schema={"age": BOUNDS["age"]})
+    assert federation.groups == (("bank", "shop"), ("club", "fund")) and federation.columns == ("age", "city", "member")
+    assert federation.rows == 85 and [len(table) for table in federation.tables.values()] == [40, 40, 45, 45]
+    pooled = federation.central().tables["central"]
+    joined = pd.concat([north, south.iloc[5:]])
+    assert pooled["age"].values.tolist() == joined["age"].tolist()
+    assert [pooled["city"].levels[code] for code in pooled["city"].values.tolist()] == joined["city"].tolist()
+    with pytest.raises(ConfigError, match="linked within each"):
+        ss.simulate(tables)
+    with pytest.raises(DataError, match="Group 'south': The table of silo 'fund' has the columns by which"):
+        ss.simulate({**tables, "south": {**tables["south"], "fund": south[["age"]]}}, identifier="patient")
+
+
+def test_pooled_rows_of_a_federation_are_those_of_the_frame() -> None:
+    federation, data = grouped(None, frame()), frame()
+    pooled = federation.central().tables["central"]
+    assert pooled.names == tuple(data.columns) == federation.columns and federation.rows == 90
+    assert pooled["age"].values.tolist() == data["age"].tolist()
+    assert distinct_columns([federation.tables[silo] for silo in ("club", "fund", "gym")])["member"].values.shape == (
+        25,
+    )
+
+
+def test_what_groups_of_silos_do_not_do() -> None:
+    federation = grouped(None, frame())
+    with pytest.raises(ConfigError, match=r"not for groups of silos.*For these there are: mst, aim"):
+        ss.fit("silofuse", federation, progress=False)
+    with pytest.raises(ConfigError, match=r"not for groups of silos.*For these there are: mst, aim"):
+        ss.fit("gdts", federation, progress=False)
+    with pytest.raises(ConfigError, match="Rules are not kept by groups of silos"):
+        ss.fit("mst", federation, rules=[{"kind": "range", "column": "age", "low": 0, "high": 120}], progress=False)
+    for refused in (lambda: ss.judge(federation, frame()), lambda: ss.count(federation, [["city"]])):
+        with pytest.raises(ConfigError, match="train mst or aim together, and nothing else"):
+            refused()
+    with pytest.raises(ConfigError, match="Groups of silos are those of the federation"):
+        ss.fit("mst", federation, options={"silo_groups": [["bank"], ["shop"]]}, progress=False)
+    with pytest.raises(ConfigError, match="A silo is in one group"):
+        algorithm("mst").configure("fast", {"silo_groups": [["a"], ["a", "b"]]})
+    assert algorithm("mst").of(algorithm("mst").configure("fast", {"silo_groups": [["a"], ["b"]]})).grouped
+
+
+# What a silo refuses.
+
+
+def counted(play: RowsPlay, name: str) -> tuple[RowsSilo, counting.PrepareCount]:
+    """A silo that has made its attributes, and the ask to count tables of its group that it got next."""
+    silo = play.silos[name]
+    return silo, next(ask for who, ask, _ in play.said if who == name and isinstance(ask, counting.PrepareCount))
+
+
+def test_a_silo_counts_with_its_group_what_it_holds(noised: RowsPlay) -> None:
+    silo, ask = counted(noised, "bank")
+    request = ask.request
+    assert request.silos == ("bank", "shop")
+    silo._check_request(request)
+    columns = list(request.columns)
+    for place, owner in ((0, "shop"), (3, "bank"), (3, "club")):  # another's, its own, one of another group
+        changed = tuple(replace(one, silo=owner) if n == place else one for n, one in enumerate(columns))
+        silos = ("bank", "shop", "club") if owner == "club" else request.silos
+        with pytest.raises(ProtocolError, match="counts what its options say"):
+            silo._check_request(replace(request, columns=changed, silos=silos))
+    with pytest.raises(ProtocolError, match="counts what its options say"):
+        silo._check_request(replace(request, rows=2 * request.rows))
+
+
+def test_a_silo_of_a_group_opens_sums_over_all_silos_only(noised: RowsPlay) -> None:
+    silo = noised.silos["shop"]
+    ask = noised.asked(opening.OpenSums)[0]
+    with pytest.raises(ProtocolError, match="opens sums over silos"):
+        silo.counter.answer(opening.OpenTables(ask.sets, ask.noises))
+    with pytest.raises(ProtocolError, match="in their turn"):
+        silo.answer(opening.OpenTables(ask.sets, ask.noises))
+    assert silo.counter._masker._least == silo._masker._least == 5  # all silos, or none
+
+
+def test_noise_does_not_hang_on_how_groups_are_divided() -> None:
+    """The plan is that of silos with all columns: each row counts once in each column, and in each table."""
+    schema = grouped(BOUNDS, frame()).schema
+    plans = []
+    for groups in ((("a", "b"), ("c", "d")), (("a",), ("b", "c", "d"))):
+        config = algorithm("aim").configure("fast", TINY | {"dp": DP, "silo_groups": groups})
+        plans.append(private.plan_noise(config, (private.held_of(schema),)))
+    config = algorithm("aim").configure("fast", TINY | {"dp": DP, "horizontal": True})
+    assert plans == [private.plan_noise(config, (private.held_of(schema),))] * 2
