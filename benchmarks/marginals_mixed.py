@@ -5,7 +5,7 @@
 
 "vertical": all rows in two silos with different columns. "mixed": two groups of two silos; the first divides columns in
 their order, the second in another. Rows are dealt to groups "even", at random, or by "column", in the order of ages.
-"horizontal": the same rows as those of the groups, in two silos with all columns. "pooled": in one, without sums.
+"horizontal": the same rows as those of the groups, in two silos with all columns. "pooled": all in one silo.
 
 Pairs: the mean distance in total variation of all two-way tables, in percent; levels are those of the real rows, of
 numbers 24 parts with equally many rows, whatever bins a model has. All else is as in `marginals.py`; figures are means
@@ -42,7 +42,7 @@ def federation(train: pd.DataFrame, way: str) -> Federation:
     if kind == "vertical":
         return ss.simulate(train, in_order(columns, 2), schema=bounds)
     if kind == "pooled":
-        return ss.simulate(train, rows={"all": slice(None)}, schema=bounds)
+        return ss.simulate(train, schema=bounds)
     rows = divided(train, 2, how)
     if kind == "horizontal":
         return ss.simulate(train, rows=rows, schema=bounds)

@@ -113,6 +113,10 @@ class TagRows(Message, common=True):
     """Tag your rows. The reply: `Pseudonyms`; or, with PSI, `Query` from the leader, `Encrypted` from the others."""
 
 
+class TagGroupRows(TagRows, common=False):
+    """The same, to a group of silos, beside other groups."""
+
+
 class Pseudonyms(Message, release=Release.PSEUDONYMS):
     """The tags of my rows."""
 
@@ -181,12 +185,18 @@ class ConfirmOrder(Message, common=True):
     proofs: tuple[bytes, ...]
 
 
+class ConfirmGroupOrder(ConfirmOrder, common=False):
+    """The same, to a group of silos."""
+
+
 STAGE = "aligning rows"
 _VERSIONS = "Both must run the same version."
 
 
-def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched]]:
+def align(roster: Roster, config: AlignConfig, apart: bool = False) -> Conversation[dict[str, Matched]]:
     """The coordinator's side; returns each silo's counts. See `Aligner` for the silos' side.
+
+    ``apart`` says that the roster is one group of several, each of which links rows of its own.
 
     Raises:
         DataError: too few rows can be linked, or are common.
@@ -195,10 +205,11 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
     """
     steps = 3 + (len(roster) - 1 if config.method == "psi" else 0)
     yield Progress(STAGE, 0, steps)
-    yield from agree(roster, TAGS)
-    yield from agree(roster, ORDER, fresh=False)
+    tag, confirm = (TagGroupRows, ConfirmGroupOrder) if apart else (TagRows, ConfirmOrder)
+    yield from agree(roster, TAGS, apart=apart)
+    yield from agree(roster, ORDER, fresh=False, apart=apart)
     yield Progress(STAGE, 1, steps)
-    prepared = yield roster.everyone(TagRows())
+    prepared = yield roster.everyone(tag())
     yield Progress(STAGE, 2, steps)
     if config.method == "psi":
         asks = yield from _narrow_down(roster, prepared, steps)
@@ -208,7 +219,7 @@ def align(roster: Roster, config: AlignConfig) -> Conversation[dict[str, Matched
         asks = dict.fromkeys(roster, PlacePseudonyms(common))
     replies = yield roster.each(asks)
     placed = dict(zip(replies, expect(replies, Placed), strict=True))
-    expect((yield roster.everyone(ConfirmOrder(tuple(placed[silo].proof for silo in roster)))), Done)
+    expect((yield roster.everyone(confirm(tuple(placed[silo].proof for silo in roster)))), Done)
     yield Progress(STAGE, steps, steps)
     return {silo: reply.matched for silo, reply in placed.items()}
 

@@ -291,13 +291,24 @@ def grouped(schemas: Mapping[str, Schema], groups: Sequence[Sequence[str]]) -> d
     """
     if not groups:
         return dict(schemas)
+    check_groups({silo: schema.names for silo, schema in schemas.items()}, groups)
+    merged = {group: {c.name: c for silo in group for c in schemas[silo].columns} for group in map(tuple, groups)}
+    return {" and ".join(group): Schema(tuple(columns.values())) for group, columns in merged.items()}
+
+
+def check_groups(held: Mapping[str, Sequence[str]], groups: Sequence[Sequence[str]]) -> None:
+    """Check that each group of silos holds all columns, each in one of its silos.
+
+    Raises:
+        ConfigError: see `grouped`.
+    """
     named = [silo for group in groups for silo in group]
-    if sorted(named) != sorted(schemas):
+    if sorted(named) != sorted(held):
         rule = "Groups of silos name all silos, each once"
-        raise ConfigError(rule, sorted(set(named) ^ set(schemas)) or sorted(named), f"Silos are {', '.join(schemas)}.")
-    every = list(dict.fromkeys(name for silo in named for name in schemas[silo].names))
+        raise ConfigError(rule, sorted(set(named) ^ set(held)) or sorted(named), f"Silos are {', '.join(held)}.")
+    every = list(dict.fromkeys(name for silo in named for name in held[silo]))
     for group in groups:
-        holders = {name: [silo for silo in group if name in schemas[silo].names] for name in every}
+        holders = {name: [silo for silo in group if name in held[silo]] for name in every}
         if lacking := [name for name, silos in holders.items() if not silos]:
             raise ConfigError(
                 "Every group of silos holds all columns: a table of two that only some groups hold is not learnt",
@@ -309,8 +320,6 @@ def grouped(schemas: Mapping[str, Schema], groups: Sequence[Sequence[str]]) -> d
                 "A column is in one silo of each group: a row would count twice in it",
                 f"{', '.join(twice)}: in {' and '.join(holders[twice[0]])}", "Leave it out in all but one of them.",
             )  # fmt: skip
-    merged = {group: {c.name: c for silo in group for c in schemas[silo].columns} for group in map(tuple, groups)}
-    return {" and ".join(group): Schema(tuple(columns.values())) for group, columns in merged.items()}
 
 
 def owners(schemas: Mapping[str, Schema], group: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -10,13 +10,22 @@ from typing import Any, TypeVar
 import torch
 
 from silosynth import catalog
-from silosynth.alignment import Matched, align
+from silosynth.alignment import AlignConfig, Matched, align
 from silosynth.core import conversation
 from silosynth.core.conversation import Conversation, Exchange, Replies, Roster, State
 from silosynth.core.errors import ConfigError, DataError, nearest
 from silosynth.core.messages import Done, from_state, to_state
 from silosynth.core.rules import Inequality
-from silosynth.core.schema import Schema, Table, agreed, check_partition, pseudonyms, same_columns
+from silosynth.core.schema import (
+    Schema,
+    Table,
+    agreed,
+    check_groups,
+    check_partition,
+    grouped,
+    pseudonyms,
+    same_columns,
+)
 from silosynth.core.streams import Streams
 from silosynth.data.rules import check_alike
 from silosynth.deployment.protocol import (
@@ -60,6 +69,7 @@ from silosynth.deployment.protocol import (
     opening,
     purpose,
     shares_table,
+    silo_groups,
 )  # fmt: skip
 from silosynth.deployment.sampling import synthesise
 from silosynth.encoders.ruled import Ruled
@@ -223,13 +233,13 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         conversation.expect((yield roster.everyone(asked)), Done)
     if job.align is not None:
         yield from _check_columns(job, roster)
-        matched = yield from align(roster, job.align)
+        matched = yield from _linked(job, roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
     if by := dealer(job):
         conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
     form = _same_form(prepared) if alike and job.rules else None
     told = {} if alike else {silo: reply.form for silo, reply in prepared.items() if isinstance(reply, PreparedRuled)}
-    schemas, rows = _same_columns(prepared) if alike else _same_rows(job, prepared)
+    schemas, rows = _same_columns(job, prepared) if alike else _same_rows(job, prepared)
     _check_rules(job, schemas)
     if job.holdout and not alike:
         tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
@@ -246,12 +256,25 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     }
 
 
+def _linked(job: Job, roster: Roster, how: AlignConfig) -> Conversation[dict[str, Matched]]:
+    """Link rows of all silos, or of each group of several; returns each silo's counts."""
+    if not silo_groups(job):
+        return (yield from align(roster, how))
+    several = [group for group in silo_groups(job) if len(group) > 1]
+    found = yield from conversation.side_by_side([align(roster.only(group), how, apart=True) for group in several])
+    return {silo: counts for matched in found for silo, counts in matched.items()}
+
+
 def _check_columns(job: Job, roster: Roster) -> Conversation[None]:
-    """Refuse columns that two silos hold, before any row is linked."""
+    """Refuse columns that two silos hold, before any row is linked; or that groups of silos do not all hold once."""
     told = yield roster.everyone(AskColumns())
     replies = dict(zip(told, conversation.expect(told, ColumnsTold), strict=True))
     names = {silo: list(reply.names) for silo, reply in replies.items()}
-    _check_divided(job, names, {name for reply in replies.values() for name in reply.linking})
+    linking = {name for reply in replies.values() for name in reply.linking}
+    if silo_groups(job):
+        check_groups({silo: [n for n in own if n not in linking] for silo, own in names.items()}, silo_groups(job))
+    else:
+        _check_divided(job, names, linking)
 
 
 def _check_divided(job: Job, names: Mapping[str, list[str]], linking: set[str]) -> None:
@@ -303,11 +326,15 @@ def _check_rules(job: Job, schemas: Mapping[str, Schema]) -> None:
     check_across(apart, held, not shares_table(job))
 
 
-def _same_columns(prepared: Replies) -> tuple[dict[str, Schema], int]:
-    """The columns of silos that hold different rows; their number is not reported yet, so 0."""
+def _same_columns(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:
+    """The columns of silos, or groups of them, that hold different rows; their number is not reported yet, so 0."""
     replies = conversation.expect(prepared, PreparedSchema, PreparedRuled)
     schemas = {silo: reply.schema for silo, reply in zip(prepared, replies, strict=True)}
-    return dict.fromkeys(schemas, agreed(schemas)), 0
+    if not silo_groups(job):
+        return dict.fromkeys(schemas, agreed(schemas)), 0
+    modelled = {silo: schema.select(schema.modelled) for silo, schema in schemas.items()}
+    kinds = agreed(grouped(modelled, silo_groups(job)))
+    return {silo: kinds.select(schema.names) for silo, schema in modelled.items()}, 0
 
 
 def _same_rows(job: Job, prepared: Replies) -> tuple[dict[str, Schema], int]:

@@ -121,7 +121,11 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
             a rule would tell whether silos' rows keep it.
     """
     chosen, entry = plan.algorithm, catalog.algorithm(plan.algorithm.name)
-    config = entry.configure(chosen.preset, chosen.options)
+    groups, options = tuple(map(tuple, plan.grouped.values())), chosen.options
+    if groups:
+        entry.divided(True).check(Roster(plan.taking_part), True, grouped=True)
+        options = options | {"silo_groups": groups}
+    config = entry.configure(chosen.preset, options)
     entry = entry.of(config)
     if entry.central:
         raise ConfigError(
@@ -134,8 +138,10 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
             where = "[silos]" if plan.run.silos is None else "run.silos"
             raise ConfigError(f"{where} names silos of the federation", silo, nearest(silo, roster.parties))
     align = None
-    if plan.align.method != "none" and not entry.horizontal:
+    if plan.align.method != "none" and (groups or not entry.horizontal):
         align = AlignConfig(plan.align.method, plan.align.least)
+    if groups and plan.judge is not None:
+        raise ConfigError("Tables of groups of silos are not judged across silos", "[judge]", "Leave it out.")
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         chosen.name, chosen.preset, config, silos, chosen.seed, align,

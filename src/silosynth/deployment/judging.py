@@ -27,7 +27,7 @@ from silosynth.counting.judge import JudgeConfig
 from silosynth.deployment.coordinator import ORDER, RESULT, Order, read_schemas, unpack_order
 from silosynth.deployment.counted import COUNTED, read_counted
 from silosynth.deployment.kept import kept_model
-from silosynth.deployment.protocol import Job, check_name, horizontal
+from silosynth.deployment.protocol import Job, check_name, horizontal, silo_groups
 from silosynth.evaluation import joint, judged
 from silosynth.evaluation.about import AnyModel
 from silosynth.evaluation.report import Report
@@ -95,6 +95,9 @@ def terms_of(folder: Path) -> Terms:
     """
     order, schemas = unpack_order(read(folder / ORDER)), read_schemas(folder)
     job = order.job
+    if silo_groups(job):
+        rule = "Groups of silos, each divided by columns and of other rows, count for mst and aim only"
+        raise ConfigError(rule, folder.name, "Name another job, or the silos of one group.")
     how = order.transport, order.limit, order.patience
     return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job))
 

@@ -26,7 +26,7 @@ from silosynth.core.errors import ConfigError, PolicyError, StorageError, neares
 from silosynth.core.messages import Message, Release, Struct, all_structs, wire_name
 from silosynth.core.schema import Table
 from silosynth.counting.judge import HOLDOUT
-from silosynth.deployment.protocol import Job, dealer, horizontal, opening, shares_table
+from silosynth.deployment.protocol import Job, dealer, horizontal, opening, shares_table, silo_groups
 from silosynth.experiment.grammar import FileSection, Text, read_toml
 from silosynth.privacy import agreement
 from silosynth.privacy.accounting import DELTA, ROUNDING, rounded_up, spent
@@ -274,7 +274,7 @@ class SiloPolicy(FileSection):
 
     def _check_counted(self, job: Job) -> None:
         """A training by tables that silos count together."""
-        if self.require_dealer and not horizontal(job):
+        if self.require_dealer and (not horizontal(job) or silo_groups(job)):
             rule = "a silo without rows deals where silos count"
             raise refusal("require_dealer", rule, "the coordinator", "Choose another algorithm.")
         private = getattr(job.config, "dp", Target()).private
@@ -305,7 +305,7 @@ class SiloPolicy(FileSection):
 
     def _check_links(self, job: Job) -> None:
         """How rows are linked."""
-        if horizontal(job) or job.drawing is not None:
+        if (horizontal(job) and not silo_groups(job)) or job.drawing is not None:
             return
         if job.align is None:
             if self.require_alignment:

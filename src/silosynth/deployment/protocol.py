@@ -201,7 +201,8 @@ class Job(Struct):
         algorithm, preset, config: the algorithm and all its options.
         silos: participants, in order.
         seed: of all randomness, silos' own included; None if each draws its own.
-        align: how rows are linked; None if silos hold different rows, or the same rows in the same order.
+        align: how rows are linked, within each group if silos are in groups; None if silos hold different rows, or the
+            same rows in the same order.
         rows: of the synthetic table; None for as many as there are to train on (with differential privacy, the noised
             number).
         submitter: the operator who started it.
@@ -213,7 +214,8 @@ class Job(Struct):
     Raises:
         ConfigError: the name has other characters than `check_name` allows, or the share is another; or a job that
             draws does not say how many rows, links or holds out any, or has the name of the one that trained; or a rule
-            names a file, or would tell whether real rows keep it.
+            names a file, or would tell whether real rows keep it; or groups of silos are not of all silos, or have a
+            hold-out or rules.
     """
 
     name: str
@@ -288,11 +290,20 @@ class Job(Struct):
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
                 "Write [split] holdout = 0.2, say.",
             )  # fmt: skip
-        if groups := getattr(self.config, "silo_groups", ()):
-            simulated = "Groups of silos, each divided by columns and of other rows, are trained in simulations only"
-            raise ConfigError(simulated, groups, "Run it with silosynth run.")
+        if silo_groups(self):
+            self._check_groups()
         for rule in self.rules:
             _check_rule(rule)
+
+    def _check_groups(self) -> None:
+        """What jobs of groups of silos, each divided by columns and of other rows, do not do."""
+        named = [silo for group in silo_groups(self) for silo in group]
+        if sorted(named) != sorted(self.silos):
+            rule = "Groups of silos name all silos of a job, each once"
+            raise ConfigError(rule, named, f"Silos are {', '.join(self.silos)}.")
+        unfit = {"a hold-out": self.holdout, "rules": self.rules}
+        if given := [what for what, value in unfit.items() if value]:
+            raise ConfigError("Jobs of groups of silos have no hold-out and no rules", given, "Leave them out.")
 
 
 def _check_rule(rule: Rule) -> None:
@@ -348,6 +359,21 @@ def opening(job: Job) -> str:
 def horizontal(job: Job) -> bool:
     """Whether silos of a job hold different rows of the same columns, and not different columns of the same rows."""
     return catalog.algorithm(job.algorithm, kind=None).horizontal or bool(getattr(job.config, "horizontal", False))
+
+
+def silo_groups(job: Job) -> tuple[tuple[str, ...], ...]:
+    """The silos of each group, of which each divides all columns and holds other rows; none of other jobs."""
+    return tuple(getattr(job.config, "silo_groups", ()))
+
+
+def own_group(job: Job, silo: str) -> tuple[str, ...]:
+    """The silos with which one has its rows in common: its group, or all that hold rows."""
+    return next((group for group in silo_groups(job) if silo in group), holders(job))
+
+
+def links(job: Job, silo: str) -> bool:
+    """Whether a silo links its rows with those of others; one that is a group by itself does not."""
+    return job.align is not None and not (silo_groups(job) and len(own_group(job, silo)) < 2)
 
 
 def dealer(job: Job) -> str:

@@ -510,16 +510,19 @@ class DeploymentSilo(Party):
         self._frame = frame = frame if self._snapshot is None else self._snapshot.keep(frame)
         self._check_identifiers(frame)
         alike = protocol.horizontal(job)
-        if job.align is not None or (job.holdout and alike and self.rows.identifiers):
+        links = protocol.links(job, self.seat.name)
+        if links or (job.holdout and alike and self.rows.identifiers):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
-        if job.align is not None and self._names is not None:
+        if links and job.align is not None and self._names is not None:
             more = job.align, self.policy.psi_queries, self._identifiers.number
-            self._aligner = Aligner(self._names, self._own_seat(job), common_streams(job), *more)
+            own = self._own_seat(job)
+            seat = replace(own, roster=own.roster.only(protocol.own_group(job, self.seat.name)))
+            self._aligner = Aligner(self._names, seat, common_streams(job), *more)
         if alike:
             self._key = holdout.own_key(self.seat)
         self._say(f"{len(frame):,} rows read")
-        if job.align is not None and (lost := repeated_identifiers(frame, list(self.rows.identifiers))):
+        if links and (lost := repeated_identifiers(frame, list(self.rows.identifiers))):
             self._say(f"warning: {lost}")
 
     def _open_figures_once(self) -> None:
@@ -634,7 +637,7 @@ class DeploymentSilo(Party):
                     "A silo's table has the columns that its silo.toml names as identifiers", name,
                     nearest(name, map(str, frame.columns)),
                 )  # fmt: skip
-        if self._begun().align is not None and not self.rows.identifiers:
+        if protocol.links(self._begun(), self.seat.name) and not self.rows.identifiers:
             raise DataError(
                 "Rows are linked by columns that each silo's silo.toml names as identifiers", "none",
                 'Write identifiers = ["…"] into [data] of silo.toml.',

@@ -170,7 +170,7 @@ _UNUSED: Mapping[Command, Mapping[str, str]] = {
     },
     "submit": {
         "data": "each silo reads its own table, which its silo.toml names",
-        "silos": "it only says who takes part: each silo reads its own table, which its silo.toml names",
+        "silos": "it says who takes part, and in which group: each silo reads its own table, which its silo.toml names",
         "groups": "each silo reads its own table, which its silo.toml names",
         "schema": "each silo declares its own columns in its silo.toml",
         "algorithm.runtime": "silos run where they are",
