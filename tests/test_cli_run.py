@@ -466,6 +466,12 @@ def test_groups_of_silos_with_tables_of_their_own(plan: Path, people: pd.DataFra
     assert call("run", plan, "--force").exit_code == 2
 
 
+def test_a_file_for_jobs_of_groups_has_no_tables(plan: Path) -> None:
+    plan.write_text('[silos.a]\ngroup = "north"\n[silos.b]\ngroup = "south"\n[algorithm]\nname = "mst"\n')
+    result = call("run", plan)
+    assert result.exit_code == 2 and "each silo has a 'path', or columns of the [data] table" in result.stderr
+
+
 def test_silos_with_rows_of_their_own_and_a_hold_out_table(rows_plan: Path) -> None:
     rows_plan.write_text(rows_plan.read_text().replace("seed = 5", 'path = "people.csv"'))
     result = call("run", rows_plan, "--json")

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from tests.attacked.asks import changed, shown
 from tests.contracts import settings
@@ -40,6 +41,7 @@ from silosynth.deployment.silo import DeploymentSilo
 from silosynth.privacy.accounting import DELTA, spent
 from silosynth.privacy.events import Event
 from silosynth.runtime.wire import decode, encode, pack, unpack
+from silosynth.simulation.training import with_groups
 
 TARGET = "bank"
 SETS = ((0, 1), (0, 2), (1, 2), (3, 2), (0,))
@@ -144,7 +146,11 @@ def tables(name: str) -> dict[str, Rows]:
     declared = settings.BOUNDS if "dp" in OPTIONS[name] else {}
     whole, silos = settings.frame(), {}
     for silo in divided.roster:
-        if settings.entry_of(name).horizontal:
+        if divided.groups:
+            number = next(number for number, group in enumerate(divided.groups) if silo in group)
+            rows = np.array_split(np.arange(len(whole)), len(divided.groups))[number]
+            frame = whole.iloc[rows][list(divided.schemas[silo].names)]
+        elif settings.entry_of(name).horizontal:
             frame = whole[:50] if silo == TARGET else whole[50:]
         else:
             frame = whole[list(divided.schemas[silo].names)]
@@ -210,6 +216,8 @@ def a_job(name: str, silos: Mapping[str, Rows]) -> protocol.Job:
     """A tiny one."""
     preset = "balanced" if name in JUDGE else "fast"
     options = OPTIONS[name] | ({"horizontal": True} if settings.across_rows(name) else {})
+    if name in settings.TINY:
+        options = with_groups(options, settings.federation(name))
     algorithm = settings.algorithm_of(name)
     return job(silos, algorithm=algorithm, seed=None, align=None, rows=20, preset=preset, options=options)
 

@@ -53,17 +53,34 @@ def _horizontal() -> dict[str, Rows]:
     return {"north": Rows(whole[:70].reset_index(drop=True)), "south": Rows(whole[70:].reset_index(drop=True))}
 
 
+def _grouped() -> dict[str, Rows]:
+    """Groups of two silos, one, and two, of other customers."""
+    whole, silos = customers(150), {}
+    for start, group in zip((0, 50, 100), GROUPED, strict=True):
+        own = whole[start : start + 50]
+        for number, (silo, columns) in enumerate(group.items()):
+            silos[silo] = Rows(shuffled(own, columns, start + number, 3 + number), ["customer"])
+    return silos
+
+
+GROUPED: tuple[dict[str, list[str]], ...] = (
+    {"bank": ["age", "income"], "shop": ["visits"]}, {"club": ["visits", "income", "age"]},
+    {"mill": ["income"], "fund": ["visits", "age"]},
+)  # fmt: skip
 TABLES = {
     "silofuse": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
     "vtgan": _vertical(customers(90), ["age", "income"], ["visits", "paid"]),
     "gdts": _horizontal(),
     "judge": _vertical(customers(90), ["age", "income"], ["visits"], ["paid"]),
+    "groups": _grouped(),
 }
+GROUPED_SILOS = tuple(tuple(group) for group in GROUPED)
 TABLES |= {"draw": TABLES["silofuse"], "approve": TABLES["silofuse"]}
 """The silos of each job, and what they hold."""
 SHARED = AlignConfig("keyed-hash")
 POLICY_TEXT = """\
-algorithms = ["silofuse", "vtgan", "gdts", "judge"]
+algorithms = ["silofuse", "vtgan", "gdts", "judge", "mst"]
+open_tables = "exact"
 least_rows = 10
 public_seed = true
 keyed_hash = true
@@ -76,6 +93,9 @@ ORDERS = {
     "judge": Order(
         job(TABLES["judge"], algorithm="judge", preset="balanced", align=SHARED, rows=None, options=JUDGE, holdout=0.2)
     ),
+    "groups": Order(
+        job(TABLES["groups"], algorithm="mst", align=SHARED, rows=40, options={"bins": 4, "silo_groups": GROUPED_SILOS})
+    ),
 }
 BEFORE = dict.fromkeys(("draw", "approve"), ORDERS["silofuse"])
 """What was done before some jobs, by the same sites."""
@@ -86,7 +106,7 @@ ORDERS |= dict.fromkeys(
     ),
 )
 PERSON = 'approval = "person"\n'
-ABORTED = ("gdts",)
+ABORTED = ("gdts", "groups")
 """Jobs that would go on without a silo, and then lead to something else: all their processes are killed."""
 
 

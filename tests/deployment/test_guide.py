@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from silosynth.cli import app
+from silosynth.core.conversation import Roster
 from silosynth.deployment.coordinator import order
 from silosynth.deployment.judging import JudgeOptions
 from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
@@ -55,8 +56,16 @@ def keys(kind: type[BaseModel]) -> set[str]:
 
 
 def test_every_toml_file_is_of_a_kind_that_is_checked() -> None:
-    known = [*toml("[coordinator]"), *toml("[data]"), *toml("least_rows"), *toml("[run]")]
+    known = [*toml("[coordinator]"), *toml("[data]"), *toml("least_rows"), *toml("[run]"), *toml("group = ")]
     assert sorted(known) == sorted(blocks(GUIDE, "toml"))
+
+
+def test_groups_of_silos(tmp_path: Path) -> None:
+    (text,) = toml("group = ")
+    (tmp_path / "plan.toml").write_text(text)
+    silos = ("clinic", "fund", "hospital", "insurer")
+    job = order(experiment.read(tmp_path / "plan.toml"), Roster(silos), "alice").job
+    assert job.config.silo_groups == (silos[:2], silos[2:]) and job.align is not None  # type: ignore[attr-defined]
 
 
 def test_federation_toml(tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ def test_killed_while_they_count_silos_come_to_the_same_tables(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+def test_killed_while_groups_of_silos_link_and_count_they_come_to_the_same_bytes(tmp_path: Path) -> None:
+    assert killed(tmp_path, 10, 4, "groups").count(": same, ") == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_killed_while_they_draw_or_wait_for_a_decision_silos_come_to_the_same_rows(tmp_path: Path) -> None:
     assert killed(tmp_path, 24, 3, "draw", "approve").count(": same, ") == 24
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from silosynth.catalog import Algorithm
 from silosynth.commands.session import Session
-from silosynth.core.errors import DataError, StorageError, nearest
+from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
 from silosynth.core.files import read as contents, write_atomic
 from silosynth.core.schema import (
     DURATIONS,
@@ -331,7 +331,9 @@ def _shared(experiment: Experiment, data: DataSection) -> pd.DataFrame:
 def _table(experiment: Experiment, silo: SiloSection, shared: pd.DataFrame | None) -> pd.DataFrame:
     if silo.path is not None:
         return _unmarked(experiment, read(experiment.resolve(silo.path), **silo.csv))
-    assert shared is not None  # checked with the file: a silo has a path, or there is [data]
+    if shared is None:  # of a silo in a group, which may be all that a job needs to know
+        rule = f"{experiment.source.name}: on this machine each silo has a 'path', or columns of the [data] table"
+        raise ConfigError(rule, silo.group, "Give it one; or start a job with silosynth submit.")
     return shared
 
 

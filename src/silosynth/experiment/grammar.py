@@ -251,7 +251,7 @@ class SiloSection(CsvKeys):
 
     @model_validator(mode="after")
     def _has_columns_or_rows(self) -> Self:
-        if self.path is None and self.columns is None and self.share is None:
+        if self.path is None and self.columns is None and self.share is None and self.group is None:
             raise ValueError("'columns', 'path' or 'share' must be given")
         if self.share is not None and (self.path is not None or self.columns is not None):
             raise ValueError("'share' deals out rows of the [data] table; neither 'path' nor 'columns' goes with it")
@@ -424,8 +424,9 @@ class Experiment(FileSection):
     @model_validator(mode="after")
     def _columns_have_a_table(self) -> Self:
         bare = [name for name, silo in self.silos.items() if silo.path is None]
-        if bare and self.data is None:
-            raise ValueError(f"silo {bare[0]!r} has no 'path', so a [data] table must be given")
+        said = [name for name in bare if self.silos[name].columns is not None or self.silos[name].share is not None]
+        if said and self.data is None:
+            raise ValueError(f"silo {said[0]!r} has no 'path', so a [data] table must be given")
         if self.data is not None and self.silos and not bare:
             raise ValueError("[data] is given although every silo has a 'path' of its own")
         return self
