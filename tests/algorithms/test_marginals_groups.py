@@ -20,6 +20,8 @@ from silosynth.catalog import algorithm
 from silosynth.core.errors import ConfigError, DataError, ProtocolError
 from silosynth.core.schema import distinct_columns
 from silosynth.counting import opening, protocol as counting
+from silosynth.counting.plan import Plan, dealt_key, pad_name
+from silosynth.counting.products import random_words
 from silosynth.encoders import summed
 from silosynth.models.graphical import GraphicalModel
 from silosynth.runtime.wire import pack
@@ -186,6 +188,51 @@ def test_all_silos_list_all_that_a_row_counts_in(noised: RowsPlay) -> None:
     spent = {silo: own["epsilon"] for silo, own in said["privacy"]["silos"].items()}
     assert len(spent) == 6 and set(spent.values()) == {said["privacy"]["release"]["epsilon"]}
     assert 0.9 * DP["epsilon"] < said["privacy"]["release"]["epsilon"] <= DP["epsilon"]  # type: ignore[operator]
+
+
+# Who works together with the coordinator.
+
+
+def hidden_flags(play: RowsPlay, of: str, reader: str) -> np.ndarray:
+    """What the coordinator, which dealt, and another silo make of the first block that a silo has hidden."""
+    said = [(ask, reply) for name, ask, reply in play.said if name == of]
+    seed = next(ask.seed for ask, _ in said if isinstance(ask, counting.DealSeed))
+    nonce = next(reply.nonce for _, reply in said if isinstance(reply, counting.CountPrepared))
+    hidden = next(reply for _, reply in said if isinstance(reply, counting.HiddenBlock))
+    counter = play.silos[reader].counter
+    request = play.silos[of].counter.request
+    assert request is not None
+    context = f"counting {counter._group.key('one counting').hex()} {request.digest()} block 0"
+    content = counter._seat.open(replace(hidden.envelopes[0], receiver=reader), context)
+    words = np.frombuffer(content, np.uint16)
+    plan = Plan(request)
+    size = (plan.blocks[0].stop, plan.width(of))
+    pad = random_words(dealt_key(seed, nonce, *pad_name(0)), *size, request.bits)
+    return words[len(words) - pad.size :].reshape(size) - pad
+
+
+def test_the_coordinator_reads_rows_of_a_group_together_with_a_silo_of_that_group(noised: RowsPlay) -> None:
+    """The promise is no stronger than that of silos with different columns."""
+    flags = hidden_flags(noised, of="shop", reader="bank")
+    rows = len(noised.federation.tables["shop"])
+    assert set(np.unique(flags)) == {0, 1} and not flags[rows:].any()
+    own = noised.silos["shop"].counter._table.columns
+    assert (flags[:rows].sum(axis=1) == len(own)).all()
+    member = next(column for column in own if column.name == "member").values.numpy()
+    assert any(np.array_equal(flags[:rows, place], member == 1) for place in range(flags.shape[1]))
+
+
+def test_with_a_silo_of_another_group_it_opens_nothing(noised: RowsPlay) -> None:
+    with pytest.raises(ProtocolError, match="other silos that its roster pins"):
+        hidden_flags(noised, of="shop", reader="club")
+    keys = {silo: noised.silos[silo].counter._group.key("one counting") for silo in ("bank", "shop", "club")}
+    assert keys["bank"] == keys["shop"] != keys["club"]  # by which numbers of rows are compared, too
+    whole = noised.silos["club"].seat  # in all sums it has a seat among all
+    envelope = next(
+        reply for name, _, reply in noised.said if name == "shop" and isinstance(reply, counting.HiddenBlock)
+    )
+    with pytest.raises(ProtocolError, match="opens with the pinned keys"):
+        whole.open(replace(envelope.envelopes[0], receiver="club"), "counting")
 
 
 # Who holds what.

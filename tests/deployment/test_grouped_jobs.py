@@ -11,11 +11,14 @@ import pytest
 from tests.deployment.common import OPEN, Rows, customers, job, parties, run, seated, shuffled
 
 import silosynth as ss
+from silosynth import catalog
 from silosynth.alignment import AlignConfig
 from silosynth.core.errors import ConfigError, DataError, PolicyError
 from silosynth.core.streams import Streams
 from silosynth.deployment import judging, protocol
 from silosynth.deployment.coordinator import Order, order, run_order
+from silosynth.deployment.kept import guarantee_of
+from silosynth.deployment.label import LABEL
 from silosynth.deployment.policy import SiloPolicy
 from silosynth.deployment.silo_ledger import ALIKE, FILE, SiloLedger, public_key, verify_file
 from silosynth.encoders import summed
@@ -120,8 +123,22 @@ def test_a_record_of_what_groups_have_spent(tmp_path: Path) -> None:
     place = run(asked(silos, DP, align=AlignConfig("psi")), sides, tmp_path)
     stated = ss.load(place / "model.silosynth").describe()["privacy"]["release"]
     assert 0.5 < stated["epsilon"] <= 0.9 and stated["rows"] == "one group's tables, all its silos together"
+    label = json.loads((place / LABEL).read_text())
+    assert label["facts"]["guarantee"].endswith("per row of one group's tables, all its silos together")
     with pytest.raises(PolicyError, match="largest_epsilon"):
         run(asked(silos, DP, align=AlignConfig("psi"), name="again"), sides, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({}, "the aligned table, all silos together"), ({"horizontal": True}, "one silo's table"),
+        ({"silo_groups": GROUPS}, "one group's tables, all its silos together"),
+    ],
+)  # fmt: skip
+def test_a_guarantee_says_of_what_a_row_is(options: dict[str, Any], rows: str) -> None:
+    config = catalog.algorithm("mst").configure("fast", options | DP)
+    assert str(guarantee_of("mst", config, None)).endswith(f"per row of {rows}")
 
 
 @pytest.mark.parametrize("changed", ["lacking", "twice"])

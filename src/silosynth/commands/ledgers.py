@@ -24,6 +24,7 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
     from silosynth.deployment import coordinator, silo_ledger
     from silosynth.deployment.kept import guarantee_of, kept_job
+    from silosynth.deployment.protocol import divided
     from silosynth.privacy.statement import known_noise, statement
 
     site = open_kit(kit)
@@ -40,7 +41,8 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
         conditions = silo_ledger.asked_conditions(file)
     for one in conditions:
         ui.show(f"Conditions of {one['by']}: {', '.join(one['given'])}")
-    privacy = statement(records)
+    alike, grouped = (False, False) if work is None else divided(work.algorithm, work.config)
+    privacy = statement(records, horizontal=alike, grouped=grouped)
     run.show_budget(ui, privacy)
     if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.training_seed)):
         privacy["summary"] = whole

@@ -15,6 +15,7 @@ from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema
 from silosynth.deployment import protocol
 from silosynth.privacy.events import Target
+from silosynth.privacy.statement import rows_of
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model
 from silosynth.simulation.ruling import Ruling
@@ -45,10 +46,8 @@ def guarantee_of(algorithm: str, config: Any, seed: int | None) -> str | None:
         return None
     counts = catalog.algorithm(algorithm, kind=None).kind == "counting"
     what = "all tables that opened" if counts else "the released model and its synthetic tables"
-    return (
-        f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for {what}, "
-        "per row of the aligned table, all silos together"
-    )
+    rows = rows_of(*protocol.divided(algorithm, config))
+    return f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for {what}, per row of {rows}"
 
 
 def kept_job(folder: Path) -> protocol.Job | None:

@@ -49,6 +49,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -356,9 +357,15 @@ def opening(job: Job) -> str:
     return str(getattr(job.config, "opening", "noised"))
 
 
+def divided(algorithm: str, config: Any) -> tuple[bool, bool]:
+    """Whether silos hold different rows of the same columns, and not other columns of the same rows; and in groups."""
+    alike = catalog.algorithm(algorithm, kind=None).horizontal or bool(getattr(config, "horizontal", False))
+    return alike, bool(getattr(config, "silo_groups", ()))
+
+
 def horizontal(job: Job) -> bool:
-    """Whether silos of a job hold different rows of the same columns, and not different columns of the same rows."""
-    return catalog.algorithm(job.algorithm, kind=None).horizontal or bool(getattr(job.config, "horizontal", False))
+    """Whether silos of a job, or groups of them, hold different rows of the same columns."""
+    return divided(job.algorithm, job.config)[0]
 
 
 def silo_groups(job: Job) -> tuple[tuple[str, ...], ...]:

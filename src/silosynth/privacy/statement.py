@@ -123,8 +123,7 @@ def statement(
     unnoised = [text for text in declared if text not in _SILENT]
     unsound = any(event.mechanism == UNSOUND for event in every)
     claimed = not unsound and any(event.scope != "readers" for event in every)
-    rows = "one group's tables, all its silos together" if grouped else "one silo's table" if horizontal else ""
-    release = _released(events, delta, target, rows) if claimed else None
+    release = _released(events, delta, target, horizontal, rows_of(horizontal, grouped)) if claimed else None
     budgets = {silo: _spent([e for e in own if e.scope != "release"], delta, target) for silo, own in events.items()}
     covers, rest = (_COVERS, _rest(unnoised)) if every else ("", "")
     if release is not None:
@@ -176,12 +175,18 @@ def _spent(events: Sequence[Event], delta: float, target: float) -> Budget:
     return spent(events, max(0.0, target - math.fsum(event.delta * event.times for event in events)))
 
 
-def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float, rows: str) -> dict[str, Any]:
-    """The budget of the model: all events of all silos, joint ones once; or those of the silo that spends most.
+def rows_of(horizontal: bool, grouped: bool) -> str:
+    """Of what a row is that a model protects; see `statement`."""
+    if grouped:
+        return "one group's tables, all its silos together"
+    return "one silo's table" if horizontal else "the aligned table, all silos together"
 
-    ``rows`` says of what single rows are, where silos hold different ones.
-    """
-    if rows:
+
+def _released(
+    events: Mapping[str, Sequence[Event]], delta: float, target: float, horizontal: bool, rows: str
+) -> dict[str, Any]:
+    """The budget of the model: all events of all silos, joint ones once; or those of the silo that spends most."""
+    if horizontal:
         budgets = [_spent(own, delta, target) for own in events.values()]
         worst = max(budgets, key=lambda budget: budget.epsilon)
         return {"epsilon": _finite(worst.epsilon), "delta": worst.delta, "rows": rows}
@@ -190,7 +195,7 @@ def _released(events: Mapping[str, Sequence[Event]], delta: float, target: float
         joint |= Counter(event for event in own if event.joint)
     single = [event for own in events.values() for event in own if not event.joint]
     budget = _spent([*joint.elements(), *single], delta, target)
-    return {"epsilon": _finite(budget.epsilon), "delta": budget.delta, "rows": "the aligned table, all silos together"}
+    return {"epsilon": _finite(budget.epsilon), "delta": budget.delta, "rows": rows}
 
 
 def _readers(ledger: Iterable[Mapping[str, Any]], events: Iterable[Event]) -> str:
