@@ -2,6 +2,7 @@
 
     python benchmarks/conditions.py                            # four tables, 30 conditions each
     python benchmarks/conditions.py --sets adult --conditions 5
+    python benchmarks/conditions.py --sets adult --most 10000 --pool 200000   # of large tables
     python benchmarks/conditions.py --sets adult my_table.parquet
 
 Columns are dealt to four silos in their order. Conditions are on one to three columns, whichever silos hold them, a
@@ -34,7 +35,7 @@ from silosynth.data import datasets, frames, sources
 from silosynth.papers import results
 from silosynth.simulation.federation import in_order
 
-SETS = ("adult", "bank_marketing", "covertype", "heloc")
+SETS = ("adult", "bank_marketing", "covertype_50k", "heloc")
 ROWS, POOL, MOST, SILOS = 20_000, 60_000, 1000, 4
 LEAST, RARE = 300, 0.001
 TINY = 1e-12
@@ -197,7 +198,8 @@ def main() -> None:
             if kept is not None:
                 write_atomic(kept, json.dumps(own).encode())
     about = f"{ROWS:,} training rows, preset {chosen.preset}, {chosen.pool:,} rows drawn without conditions, one seed"
-    common.keep("conditions", rows, f"Conditions (`benchmarks/conditions.py`; {about}). {summary(rows)}")
+    many = "" if chosen.most == MOST else f"_{chosen.most}"
+    common.keep(f"conditions{many}", rows, f"Conditions (`benchmarks/conditions.py`; {about}). {summary(rows)}")
 
 
 def prepared(

@@ -18,6 +18,7 @@ COLUMNS = {
     "member": Made("member", (False, True), None, None, False, float),
     "rooms": Made("rooms", (1, 2, 3), None, None, False, float),
 }
+WHOLE = {"age": Made("age", None, 17, 90, True, float, whole=True)}
 NONE = torch.zeros(4, dtype=torch.bool)
 TABLE = Table(
     (
@@ -109,3 +110,15 @@ def test_texts_that_are_no_condition_are_refused(texts: list[str], says: str) ->
 def test_large_integers_are_compared_exactly() -> None:
     column = Column("n", "int64", torch.tensor([2**60, 2**60 + 1]), NONE[:2])
     assert Condition("n", (2**60,)).holds(column).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("given", [30.5, [30.5, 40.25], (30.2, 30.8), {"low": 30.2, "high": 30.8, "values": [3.5]}])
+def test_no_row_has_half_a_number_of_a_column_of_whole_ones(given: Any) -> None:
+    with pytest.raises(ConfigError, match="holds whole numbers"):
+        parse({"age": given}, WHOLE)
+    assert parse({"age": given}, COLUMNS)
+
+
+@pytest.mark.parametrize("given", [30, [30.5, 40], (30.2, 31), (30.5, None), (None, 30.5), None])
+def test_some_rows_have_a_whole_number(given: Any) -> None:
+    assert parse({"age": given}, WHOLE)

@@ -115,6 +115,8 @@ def test_conditions_charge_nothing_under_differential_privacy(frame: pd.DataFram
         ({"key": 3}, "names a column that is modelled"),
         ({"health": "god"}, "Did you mean 'good'"),
         ({"age": (100, 120)}, "no row fulfils"),
+        ({"age": 30.5}, "holds whole numbers"),
+        ({"age": (30.2, 30.8)}, "holds whole numbers"),
         ({"since": (5, 6)}, "holds dates or times"),
     ],
 )
@@ -123,6 +125,27 @@ def test_conditions_are_checked_before_anything_is_drawn(model: ss.Model, given:
     with pytest.raises(ss.SilosynthError, match=says):
         model.sample(5, given=given)
     assert len(model.ledger) == before
+
+
+def test_a_column_is_named_once_by_conditions_and_shares(model: ss.Model) -> None:
+    for how in ({"balance": "health"}, {"shift": {"health": {"poor": 0.4}}}):
+        with pytest.raises(ConfigError, match=r"named once.*\(got: health\)"):
+            model.sample(20, given={"health": "poor"}, **how)
+
+
+def test_progress_is_of_all_rows_whatever_groups_they_are_of(model: ss.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[tuple[int, int]]()
+
+    class Seen:
+        def __init__(self, quiet: bool) -> None: ...
+        def __enter__(self) -> Any:
+            return lambda progress: seen.append((progress.done, progress.total))
+
+        def __exit__(self, *_: Any) -> None: ...
+
+    monkeypatch.setattr("silosynth.simulation.model.RichProgress", Seen)
+    model.sample(30, balance="health", progress=True)
+    assert seen[-1] == (30, 30) and seen == sorted(seen) and {total for _, total in seen} == {30}
 
 
 def test_a_frame_of_conditions_gives_a_row_for_each(model: ss.Model) -> None:

@@ -83,6 +83,13 @@ class Condition(Struct):
         return math.inf if self.high is None else self.high
 
 
+def _holds_whole(condition: Condition) -> bool:
+    """Whether any whole number fulfils it."""
+    between = condition.ranged and math.isfinite(condition._low) and math.isfinite(condition._high)
+    ranged = condition.ranged and (not between or math.floor(condition._high) >= math.ceil(condition._low))
+    return ranged or any(float(value).is_integer() for value in condition.values)
+
+
 def fulfils(table: Table, conditions: Sequence[Condition]) -> Tensor:
     """Which rows (N,) bool of the table fulfil all conditions on columns that it has."""
     found_N = torch.ones(len(table), dtype=torch.bool)
@@ -102,6 +109,7 @@ class Made:
         low, high: the range of numbers; None if it is not known.
         missing: whether rows without a value can be made.
         read: the number of a bound of numbers or instants, from whatever a user may write.
+        whole: whether it holds whole numbers only.
     """
 
     name: str
@@ -110,6 +118,7 @@ class Made:
     high: float | None
     missing: bool
     read: Callable[[Any], float]
+    whole: bool = False
 
     def condition(self, given: Any) -> Condition:
         """The condition that ``given`` expresses.
@@ -128,6 +137,8 @@ class Made:
             if not known and not made.missing:
                 rule = f"No level of column {self.name!r} fulfils the condition"
                 raise ConfigError(rule, given, nearest(str(given), map(str, self.levels)))
+        elif not made.missing and self.whole and not _holds_whole(made):
+            raise ConfigError(f"Column {self.name!r} holds whole numbers: no row fulfils the condition", given)
         elif not made.missing and not self._reaches(made):
             rule = f"Column {self.name!r} is made from {self.low:g} to {self.high:g}: no row fulfils the condition"
             raise ConfigError(rule, given, "Give values within that range.")

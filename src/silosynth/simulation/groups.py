@@ -60,6 +60,9 @@ def grouped(
     if balance is None and shift is None:
         return Groups(((always, n),), torch.arange(n))
     groups = by_level(n, balance, shift, columns)
+    if twice := {one.column for one in always} & {condition.column for condition, _ in groups}:
+        rule = "Each column is named once, by a condition or by shares"
+        raise ConfigError(rule, twice.pop(), "List the levels, with their shares, in shift.")
     return Groups(tuple(((condition, *always), rows) for condition, rows in groups), mixed(n, streams))
 
 

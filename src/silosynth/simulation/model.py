@@ -468,7 +468,10 @@ class Model(TrainedModel):
             for number, (own, _) in enumerate(groups.groups):
                 drawn += matching.found[number]
                 if left := matching.left[number]:
-                    drawn += self._tables(left, BATCH, streams.child("group", number), replace(wanted, conditions=own))
+                    group = replace(
+                        wanted, conditions=own, watch=partial(_of_all, wanted.watch, sum(map(len, drawn)), n)
+                    )
+                    drawn += self._tables(left, BATCH, streams.child("group", number), group)
         return self._frame([below(drawn).take(groups.place_N.argsort())], self.schema, streams)
 
     def _match(self, matching: Matching, streams: Streams, wanted: _Wanted) -> None:
@@ -678,6 +681,11 @@ class _Wanted:
     keeping: Keeping  # of all groups of rows, which have different keys
 
 
+def _of_all(watch: Callable[[Progress], None], before: int, rows: int, of_group: Progress) -> None:
+    """Tell of a group's progress as of that of all rows, of which there are so many before it."""
+    watch(replace(of_group, done=before + of_group.done, total=rows))
+
+
 def makes_of(encoders: Sequence[Mapping[str, Any]], ruling: Ruling, schema: Schema) -> dict[str, Made]:
     """What can be made of each modelled column of a schema, given the fields of its encoders, under rules."""
     known = {name: facts for name, facts in map(_encoded, encoders) if name}
@@ -685,8 +693,12 @@ def makes_of(encoders: Sequence[Mapping[str, Any]], ruling: Ruling, schema: Sche
         known[name] = facts if name not in known else _either(known[name], facts)
     known |= _under(ruling, known)
     return {
-        name: Made(name=name, read=partial(infer.read_number, schema[name]), **known[name]) for name in schema.modelled
-    }
+        name: Made(
+            name=name, read=partial(infer.read_number, schema[name]), **known[name],
+            whole=schema[name].kind == Kind.INTEGER.value,
+        )
+        for name in schema.modelled
+    }  # fmt: skip
 
 
 def _facts(levels: Sequence[Any] | None, low: Any, high: Any, missing: bool) -> dict[str, Any]:
