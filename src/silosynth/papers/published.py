@@ -79,13 +79,14 @@ SEVEN = (4 * HOURS["silofuse"] + HOURS["tabddpm"] + HOURS["ctabgan"] + HOURS["vt
 READINGS: Mapping[str, tuple[str, str]] = {  # paper -> kept rows that are ours, and those that are ours as published
     "silofuse": (
         "preset `balanced` (tables III and IV), and the shorter `fast` (tables V to VII, figure 11)",
-        "preset `paper`, a million steps, about 19.5 hours on Adult: not kept. Cut to 1 500 steps of each phase it is "
-        "in table III and IV's file, for Diabetes",
+        "preset `paper`, a million steps, about 19.5 hours on Adult by measured steps: not kept; "
+        "`silosynth papers run silofuse/table-3 --table abalone --preset paper` trains it to its end",
     ),
     "vtgan": (
         "`trained` quickly: the published networks with our rate 1e-3, betas 0 and 0.99, an average of the generator "
         "and batches of 100; and `vtgan-central`",
-        "`trained` published: 300 epochs, about 2.6 hours on 40 000 rows: not kept",
+        "`trained` published: 300 epochs, about 2.6 hours on 40 000 rows by measured steps: not kept; "
+        "`silosynth papers run vtgan/figure-7 --table loan --rows 5000 --epochs 300` trains it to its end",
     ),
     "vflgan": (
         "presets `balanced` and `private` (tables 1 and 3)",
