@@ -81,12 +81,13 @@ def means(rows: Sequence[Row]) -> list[Row]:
 
 def sections(rows: Sequence[Row]) -> list[Section]:
     """One, tables in order and models below each other."""
-    ordered = results.in_order(rows, "table", "method", "preset", "options", table=TABLES, method=METHODS)
+    counted = [{**row, "steps": experiment.options_of(row).get(STEPS, 0)} for row in rows]
+    ordered = results.in_order(counted, "table", "method", "preset", "steps", table=TABLES, method=METHODS)
     return [("", HEADS, [_cells(row) for row in ordered])] if rows else []
 
 
 def _cells(row: Row) -> list[str]:
-    steps = experiment.options_of(row).get(STEPS)
+    steps = row["steps"] or None
     beside = published(_PRIVACY, row["table"], row["method"])
     if steps is not None:
         beside = _BY_STEPS.get(row["table"], {}).get(steps) if row["method"] == "latentdiff" else None
