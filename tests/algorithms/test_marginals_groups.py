@@ -294,6 +294,7 @@ def test_pooled_rows_of_a_federation_are_those_of_the_frame() -> None:
     pooled = federation.central().tables["central"]
     assert pooled.names == tuple(data.columns) == federation.columns and federation.rows == 90
     assert pooled["age"].values.tolist() == data["age"].tolist()
+    assert "mns) and shop (40 rows, 3 columns), club (25 " in repr(federation)
     assert distinct_columns([federation.tables[silo] for silo in ("club", "fund", "gym")])["member"].values.shape == (
         25,
     )

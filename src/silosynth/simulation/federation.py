@@ -96,8 +96,9 @@ class Federation:
         """The size of each silo's table, or of all where there are many; no values."""
         if len(self.tables) > NAMED_SILOS:
             return f"Federation of {len(self.tables)} silos ({self.rows} rows, {len(self.columns)} columns)"
-        sizes = ", ".join(f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items())
-        return f"Federation of {sizes}"
+        sizes = {name: f"{name} ({len(t)} rows, {len(t.names)} columns)" for name, t in self.tables.items()}
+        together = [" and ".join(sizes[silo] for silo in group) for group in self.groups]
+        return f"Federation of {', '.join(together or sizes.values())}"
 
     def _repr_html_(self) -> str:
         rows = [(name, len(t), len(t.names), ", ".join(t.names)) for name, t in self.tables.items()]
