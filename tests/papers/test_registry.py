@@ -85,7 +85,8 @@ def test_it_is_said_how_long_the_published_size_takes() -> None:
             jobs = experiment.load(str(entry.experiment)).sized("published", entry.given)
             apart = 300 if entry.experiment == "records" else 1  # trainings of a row
             assert int(entry.hours.split()[0]) == apart * len(jobs), entry.name
-    assert registry.find("vtgan/figure-7").hours == "150 trainings, about 390 hours of one thread"
+    assert registry.find("vtgan/figure-7").hours == "150 trainings, about 390 hours of one thread, which needs a GPU"
+    assert registry.find("vflgan/figure-13").hours == "4 trainings, about an hour of one thread"
 
 
 def test_titles_are_as_the_papers_number() -> None:

@@ -107,9 +107,10 @@ READINGS: Mapping[str, tuple[str, str]] = {  # paper -> kept rows that are ours,
 
 
 def _hours(trainings: int, hours: float) -> str:
-    """Estimated from the pace of measured steps."""
-    shown = f"{round(trainings * hours):_}".replace("_", " ")
-    return f"{trainings} trainings, about {shown} hours of one thread"
+    """Estimated from the pace of measured steps; more than a day is for a GPU."""
+    total = round(trainings * hours)
+    shown = "an hour" if total == 1 else f"{total:_} hours".replace("_", " ")
+    return f"{trainings} trainings, about {shown} of one thread{', which needs a GPU' if total > 24 else ''}"
 
 
 VTGAN_SIZES = "five tables, 300 epochs, three repeats"

@@ -167,7 +167,7 @@ def _paragraph(entry: Published) -> str:
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
     if entry.hours and not entry.kept:
-        lines.append(f"- Nothing is kept: take a GPU. {_published(entry)}")
+        lines.append(f"- Nothing is kept. {_published(entry)}")
     for name in entry.kept:
         sizes = kept_sizes(name) or "the page only, without its rows"
         lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_share(entry, name)}.")
