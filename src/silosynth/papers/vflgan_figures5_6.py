@@ -259,6 +259,6 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "digits", "MNIST halves in two silos (VFLGAN, figures 5 and 6)", LEGEND, jobs, measure, sections, pictures=pictures,
-    small={"rows": 500, "epochs": 2}, kept=({"rows": 10_000, "epochs": 20},), published={"rows": 10_000, "epochs": 300},
+    small={"rows": 500, "epochs": 2}, kept=({"rows": 2000, "epochs": 20},), published={"rows": 10_000, "epochs": 300},
     folder=True, example="--rows 10000 --epochs 100 --out digits",
 )  # fmt: skip
