@@ -40,7 +40,7 @@ def test_samples_are_one_table_like_the_frame(model: ss.Model, data: pd.DataFram
 
 
 def test_there_are_no_parts_to_sample(model: ss.Model) -> None:
-    with pytest.raises(ConfigError, match=r"Every silo has the same columns.*Use sample"):
+    with pytest.raises(ConfigError, match=r"The coordinator has all of a model.*Use sample"):
         model.sample_parts(3)
 
 

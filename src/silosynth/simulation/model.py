@@ -529,9 +529,8 @@ class Model(TrainedModel):
             ConfigError: see `sample`; or silos hold different rows, and no columns of their own.
         """
         if self._entry.horizontal:
-            raise ConfigError(
-                "Every silo has the same columns in this model: there are no parts", self.algorithm, "Use sample."
-            )
+            rule = "The coordinator has all of a model of silos with different rows: there are no parts"
+            raise ConfigError(rule, self.algorithm, "Use sample.")
         streams = self._sampling(n, seed)
         with self._wanted(given, tries, progress) as wanted:
             drawn = list(self._parts(n, BATCH, streams, wanted))
