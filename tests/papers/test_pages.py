@@ -117,3 +117,8 @@ def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> N
     lost = {row["partition"]: row["across-client"] for row in rows if row["partition"] != "central GAN"}
     top = {name: value for name, value in lost.items() if name.startswith("D^2_0")}
     assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
+
+
+def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
+    ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in registry.kept_rows("vflgan_figure7")}
+    assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
