@@ -612,6 +612,9 @@ def test_a_file_has_conditions_of_each_row(name: str, text: str, model: Path, tm
         ('balance = "region"\n[[sample.given]]\nage = 30', "given and balance"),
         ('balance = "regio"', "Did you mean 'region'"),
         ("given = 3", "sample.given"),
+        ('given = { age = "abc" }', "a bound must be a number"),
+        ("given = { age = { low = 60, high = 20 } }", "Swap them"),
+        ('given = { region = "norht" }', "Did you mean 'north'"),
     ],
 )
 def test_what_rows_cannot_be_asked_for_is_said_before_training(asked: str, says: str, plan: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from silosynth import Federation, Model, Report
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
+    from silosynth.core.conditions import Made
     from silosynth.core.schema import Schema
     from silosynth.experiment.grammar import Command, Experiment
 
@@ -128,7 +130,7 @@ def perform(ui: Session, file: Path, resume: bool = False, force: bool = False, 
     material = tables.gather(plan, entry.horizontal)
     federation = _federation(ui, plan, material, entry.central)
     _check_target(plan, federation)
-    _check_sample(plan, federation)
+    _check_sample(plan, federation, material.train)
     ui.on_interrupt = f"Continue with: silosynth run {file} --resume"
     model = _fit(ui, plan, federation, resume, force)
     _publish(ui, plan, material, federation, model)
@@ -222,15 +224,17 @@ def _check_target(plan: Experiment, federation: Federation) -> None:
         raise ConfigError(rule, target, remedy)
 
 
-def _check_sample(plan: Experiment, federation: Federation) -> None:
+def _check_sample(plan: Experiment, federation: Federation, train: pd.DataFrame) -> None:
     """Refuse what ``[sample]`` cannot ask for now, likewise."""
     from silosynth import catalog
-    from silosynth.core.conditions import by_name
+    from silosynth.core.conditions import by_name, from_text, parse
     from silosynth.data.given import in_json
 
     asked, framed, columns = plan.sample, plan.given_rows(), federation.schema.modelled
+    known = _may_be_made(plan, federation.schema, train)
     for texts in framed or [in_json(asked.given) if isinstance(asked.given, dict) else ()]:
         by_name(texts, columns)
+        parse({name: value for name, value in from_text(texts, known).items() if name in known}, known)
     for name in (*([asked.balance] if asked.balance else []), *asked.shift):
         if name not in columns:
             raise ConfigError("Rows are grouped by one column that is modelled", name, nearest(name, columns))
@@ -243,6 +247,23 @@ def _check_sample(plan: Experiment, federation: Federation) -> None:
     how = plan.algorithm
     if groups and catalog.partitioned(catalog.algorithm(how.name).configure(how.preset, how.options)):
         raise ConfigError("Columns that stay in their silos are drawn under the same conditions", groups[0], _SAME)
+
+
+def _may_be_made(plan: Experiment, schema: Schema, train: pd.DataFrame) -> dict[str, Made]:
+    """What a model may make of each column, levels that rows hold and numbers; without columns under rules."""
+    from silosynth.core.conditions import Made
+    from silosynth.core.schema import Kind
+    from silosynth.data.infer import read_number
+    from silosynth.encoders.column import RARE
+
+    ruled, made = {name for rule in plan.ruled() for name in rule.named}, dict[str, Made]()
+    for column in (schema[name] for name in schema.modelled if name not in ruled):
+        levels = None if Kind(column.kind).numeric else tuple(train[column.name].dropna().unique().tolist())
+        if levels and all(isinstance(level, str) for level in levels):
+            levels = *levels, RARE
+        whole = column.kind == Kind.INTEGER.value
+        made[column.name] = Made(column.name, levels, None, None, True, partial(read_number, column), whole)
+    return made
 
 
 def _fit(ui: Session, plan: Experiment, federation: Federation, resume: bool, force: bool) -> Model:
