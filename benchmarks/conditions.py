@@ -12,7 +12,8 @@ percent, against real rows that fulfil the condition, of led rows. Thrown: the m
 each of as many rows, of those that fulfil the condition of all that were drawn without. Ratio: one over the
 other; ±: its standard error, from how much equal tables of thrown rows differ (0 where there are too few to tell).
 Time: of the processor, for the led rows, over the mean of as many without conditions. Violated: rows that do not fulfil
-the condition. With ``--folder`` a run that was stopped goes on where it was, and each row has the commit that made it.
+the condition. With ``--folder`` a run that was stopped goes on where it was, and each row has the commit that made it;
+with ``--rarer`` as well, a run that ended measures those conditions anew that fewer percent of rows fulfil.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ SETS = ("adult", "bank_marketing", "covertype_50k", "heloc")
 ROWS, POOL, MOST, SILOS = 20_000, 60_000, 1000, 4
 LEAST, RARE = 300, 0.001
 TINY = 1e-12
-PLAIN = 5  # conditions for each timing of rows without
+PLAIN = 3  # conditions for each timing of rows without
 PARTS = 10  # tables of thrown rows, at most
 
 
@@ -125,18 +126,18 @@ def timed(model: ss.Model, rows: int, seed: int, **how: Any) -> tuple[pd.DataFra
 
 def run(
     name: str, model: ss.Model, real: pd.DataFrame, pool: pd.DataFrame, count: int, seed: int, most: int = MOST,
-    done: int = 0,
+    numbers: Collection[int] = (),
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """One row for each condition after the first ``done``."""
+    """One row for each of the conditions with these numbers."""
     table, whole, facts = frames.to_table(pool, model.schema), frames.to_table(real, model.schema), model.makes()
     timed(model, most, seed)  # the first sample takes longer
     every = enumerate(conditions(real, count, np.random.default_rng(seed)))
-    for number, (given, support) in itertools.islice(every, done, None):
+    for place, (given, support) in enumerate(one for number, one in every if number in numbers):
         wanted = parse(given, facts)
         held = fulfils(table, wanted).numpy()
         size = min(most, max(100, int(held.sum())))
-        if number % PLAIN == 0 or number == done:
-            plain = timed(model, most, seed + number)[1]
+        if place % PLAIN == 0:
+            plain = timed(model, most, seed + place)[1]
         made, seconds = timed(model, most, seed, given=given)
         rest = [column for column in real if column not in given]
         trends = Trends(real[fulfils(whole, wanted).numpy()][rest])
@@ -181,22 +182,23 @@ def main() -> None:
     options.add_argument("--pool", type=int, default=POOL, help="rows that are drawn without conditions")
     options.add_argument("--most", type=int, default=MOST, help="rows of a condition")
     options.add_argument("--folder", type=make_folder, help="where models, rows and results are kept for another run")
+    options.add_argument("--rarer", type=float, default=0.0, help="percent; conditions to measure anew, in a folder")
     chosen, rows = options.parse_args(), []
     for name in chosen.sets:
         real = sources.read(name) if Path(name).suffix else datasets.load(name)
         real, name = real.sample(min(len(real), ROWS), random_state=0).reset_index(drop=True), Path(name).stem
         kept = None if chosen.folder is None else chosen.folder / f"{name}.rows.json"
         own = [] if kept is None or not kept.exists() else json.loads(kept.read_text(encoding="utf-8"))
+        anew = {number for number, row in enumerate(own) if row["rate %"] < chosen.rarer}
+        if numbers := sorted(anew | {*range(len(own), asked(chosen.conditions))}):
+            model, pool = prepared(name, real, chosen.preset, chosen.seed, chosen.pool, chosen.folder)
+            made = run(name, model, real, pool, chosen.conditions, chosen.seed, chosen.most, numbers)
+            for number, row in zip(numbers, made, strict=True):
+                print(common.markdown([row]).splitlines()[-1], flush=True)
+                own[number : number + 1] = [row]
+                if kept is not None:
+                    write_atomic(kept, json.dumps(own).encode())
         rows += own
-        if len(own) == asked(chosen.conditions):
-            continue
-        model, pool = prepared(name, real, chosen.preset, chosen.seed, chosen.pool, chosen.folder)
-        for row in run(name, model, real, pool, chosen.conditions, chosen.seed, chosen.most, len(own)):
-            print(common.markdown([row]).splitlines()[-1], flush=True)
-            own.append(row)
-            rows.append(row)
-            if kept is not None:
-                write_atomic(kept, json.dumps(own).encode())
     about = f"{ROWS:,} training rows, preset {chosen.preset}, {chosen.pool:,} rows drawn without conditions, one seed"
     many = "" if chosen.most == MOST else f"_{chosen.most}"
     common.keep(f"conditions{many}", rows, f"Conditions (`benchmarks/conditions.py`; {about}). {summary(rows)}")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from silosynth.core.streams import Streams
 
-_TAKEN = 0.7  # share of steps to be taken, for which their size is changed
+_TAKEN = 0.5  # share of steps to be taken, for which their size is changed
 _FIRST = 0.5  # size of the first step: 1 forgets where it began
 
 

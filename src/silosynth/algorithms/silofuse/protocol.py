@@ -106,7 +106,7 @@ from silosynth.models.training import batches
 PARTS = 10  # messages in which the autoencoders' training is asked for, whatever the number of iterations
 _CHUNK = 8192  # rows that are encoded at once when joint training has ended
 _WORTH = 3.5  # times as many latents as without conditions are to be enough in all, if conditions are not rare
-_PLENTY, _RARE = 1.25, 16  # times as many are drawn to find some that chains begin with, if they have to; of rare ones
+_PLENTY, _RARE = 2, 16  # times as many are drawn to find some that chains begin with, if they have to; of rare ones
 _ALIKE, _MOST_ALIKE = 48, 64  # rows for each that is found, wanted and at most: others are of chains from it
 _STEPS, _FIRST = 20, 5  # of chains; and after how many the first place counts
 _APART = 2  # steps between two places of a chain that count, at least
