@@ -109,7 +109,7 @@ _WORTH = 3.5  # times as many latents as without conditions are to be enough in 
 _PLENTY, _RARE = 2, 16  # times as many are drawn to find some that chains begin with, if they have to; of rare ones
 _ALIKE, _MOST_ALIKE = 48, 64  # rows for each that is found, wanted and at most: others are of chains from it
 _STEPS, _FIRST = 20, 5  # of chains; and after how many the first place counts
-_APART = 2  # steps between two places of a chain that count, at least
+_APART = 1.75  # steps between two places of a chain that count, at least
 
 
 # Messages in talking order.
