@@ -91,13 +91,13 @@ READINGS: Mapping[str, tuple[str, str]] = {  # paper -> kept rows that are ours,
     ),
     "vflgan": (
         "presets `balanced` and `private` (tables 1 and 3)",
-        "preset `paper`, at the published size: table 5, figures 7 and 13",
+        "preset `paper`, with all rows and the public code's epochs: table 5, figures 7 and 13",
     ),
     "gdts": (
         "`gan` balanced, with five critic steps, rows judged one by one and levels raked; and diffusion, which has no "
         "GAN",
-        "`gan` paper, on 4 000 rows for 30 or 40 epochs; the published 40 000 rows and 500 epochs take about 3.4 hours "
-        "(GDTS_MD 1 hour)",
+        "`gan` paper (table I), on 4 000 rows for 40 epochs; the published 40 000 rows and 500 epochs take about 3.4 "
+        "hours (GDTS_MD 1 hour)",
     ),
     "tabvfl": (
         "preset `paper` with rate 0.01, batches of 256, shuffled rows and fewer epochs",
