@@ -119,6 +119,13 @@ def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> N
     assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
 
 
+def test_correlations_across_five_silos_are_further_off_than_across_two() -> None:
+    rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
+    lost = {(row["partition"], row["generator"], row["silos"]): row["across-client"] for row in rows}
+    for partition, generator in {key[:2] for key in lost}:
+        assert lost[partition, generator, 5] > lost[partition, generator, 2]
+
+
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
     ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in registry.kept_rows("vflgan_figure7")}
     assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3

@@ -135,7 +135,7 @@ QUICKLY = (
     "Kept for Loan, 1 500 rows, 10 epochs: the published networks, trained quickly (our rate, betas and average, "
     "batches of 100). About 120 rounds of a GAN compare settings; they reach no published figure."
 )
-COUNTS = "Two and five silos, one seed, which is too few to tell them apart."
+COUNTS = "Two and five silos: with five, correlations across silos are further off, whichever generator."
 BUDGETS_HOURS = _hours(60, (HOURS["vtgan"] + 3 * HOURS["vtgan-dp"]) / 4)
 BUDGETS = "Delta, which the paper does not give, is 1e-5. A training ends where its budget does."
 RECORDS_SIZES = "two records each of Adult, red and white wine; 300 trainings with each budget"
