@@ -38,6 +38,12 @@ DP = {"epsilon": 1.5, "delta": 1e-5, "encoders": 0.5}
 KEY = bytes(range(32))
 
 
+def with_small_sketches(patched: pytest.MonkeyPatch) -> None:
+    """Have sketches of few buckets, for which two trainings have the same key."""
+    patched.setattr(summed, "BUCKETS", 256)
+    patched.setattr(RowsSilo, "_names_key", KEY)
+
+
 @dataclass
 class RowsPlay:
     """A training driven by hand, with what silos mask noted before it is masked."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.algorithms.rows_play import DP, EVERYWHERE, KEY, TINY, RowsPlay, check_noise
+from tests.algorithms.rows_play import DP, EVERYWHERE, TINY, RowsPlay, check_noise, with_small_sketches
 from tests.contracts.settings import BOUNDS, GROUPS, frame, grouped
 
 import silosynth as ss
@@ -22,7 +22,6 @@ from silosynth.core.schema import distinct_columns
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import Plan, dealt_key, pad_name
 from silosynth.counting.products import random_words
-from silosynth.encoders import summed
 from silosynth.models.graphical import GraphicalModel
 from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import Federation
@@ -33,17 +32,14 @@ NAMES = ["city", "member", "note"]  # columns whose levels say all of them: no n
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sketches of few buckets, for which two trainings have the same key."""
-    monkeypatch.setattr(summed, "BUCKETS", 256)
-    monkeypatch.setattr(RowsSilo, "_names_key", KEY)
+    with_small_sketches(monkeypatch)
     return monkeypatch
 
 
 @pytest.fixture(scope="module")
 def noised() -> RowsPlay:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(summed, "BUCKETS", 256)
-        patched.setattr(RowsSilo, "_names_key", KEY)
+        with_small_sketches(patched)
         return RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": DP}).drive(patched)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.algorithms.rows_play import half_on_full_tables, half_on_the_last_tables, last_tables_as_if_none_were_open
 from tests.algorithms.test_marginals import DP, KINDS, Play
 
 from silosynth.algorithms.marginals import private, protocol as marginals
@@ -182,28 +183,6 @@ def half_on_columns(patched: pytest.MonkeyPatch) -> None:
 
     for module in (private_encoders, mechanisms):
         patched.setattr(module, "gaussian_counts", gaussian_counts)
-
-
-def half_on_full_tables(patched: pytest.MonkeyPatch) -> None:
-    real = private.full_noise
-    patched.setattr(private, "full_noise", lambda *given: halved(real(*given)))
-
-
-def half_on_the_last_tables(patched: pytest.MonkeyPatch) -> None:
-    real = private.last_noise
-    patched.setattr(private, "last_noise", lambda *given: halved(real(*given)))
-
-
-def last_tables_as_if_none_were_open(patched: pytest.MonkeyPatch) -> None:
-    real = private.last_noise
-    patched.setattr(
-        private, "last_noise", lambda config, held, levels, opened, last: real(config, held, levels, 0, last)
-    )
-
-
-def halved(noise: CellNoise | None) -> CellNoise:
-    assert noise is not None
-    return replace(noise, half_variance=max(mechanisms.LEAST_VARIANCE, noise.half_variance // 2))
 
 
 # One event left out.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.algorithms.rows_play import BEYOND_A_TREE, CAUGHT, DP, EVERYWHERE, KEY, RowsPlay, check_noise
+from tests.algorithms.rows_play import BEYOND_A_TREE, CAUGHT, DP, EVERYWHERE, RowsPlay, check_noise, with_small_sketches
 from tests.contracts.settings import BOUNDS, frame
 
 import silosynth as ss
@@ -33,17 +33,14 @@ def divided(data: pd.DataFrame, silos: int = 3, bounds: Any = BOUNDS) -> Federat
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sketches of few buckets, for which two trainings have the same key."""
-    monkeypatch.setattr(summed, "BUCKETS", 256)
-    monkeypatch.setattr(RowsSilo, "_names_key", KEY)
+    with_small_sketches(monkeypatch)
     return monkeypatch
 
 
 @pytest.fixture(scope="module")
 def noised() -> RowsPlay:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(summed, "BUCKETS", 256)
-        patched.setattr(RowsSilo, "_names_key", KEY)
+        with_small_sketches(patched)
         return RowsPlay(divided(frame()), {"dp": DP}).drive(patched)
 
 
