@@ -44,7 +44,11 @@ run can be repeated. Rows that are common again in another run of the same silos
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial, reduce
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from silosynth.core.conversation import Conversation, Exchange, Progress, Replies, Roster, expect, expect_one
 from silosynth.core.errors import DataError, ProtocolError
@@ -232,11 +236,19 @@ def match(pseudonyms: Mapping[str, bytes]) -> bytes:
     """
     sets = []
     for silo, tags in pseudonyms.items():
-        held = {tags[at : at + TAG] for at in range(0, len(tags), TAG)}
+        held = np.unique(split(tags))
         if len(held) * TAG != len(tags):
             raise ProtocolError(f"Silo {silo!r} sends tags of {TAG} bytes, each once", len(tags), _VERSIONS)
         sets.append(held)
-    return b"".join(sorted(set.intersection(*sets)))
+    return reduce(partial(np.intersect1d, assume_unique=True), sets).tobytes()
+
+
+def split(tags: bytes) -> npt.NDArray[np.bytes_]:
+    """Tags (n,) of `TAG` bytes each, which lie one after the other, in the order of bytes; without what is left over.
+
+    An array of them takes a third of what as many objects do.
+    """
+    return np.frombuffer(tags, f"S{TAG}", len(tags) // TAG)
 
 
 def _narrow_down(roster: Roster, prepared: Replies, steps: int) -> Conversation[dict[str, Message]]:

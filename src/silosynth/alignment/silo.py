@@ -19,14 +19,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,6 +43,7 @@ from silosynth.privacy.agreement import Agreements, Group, OfferShares
 from silosynth.privacy.sealed import Envelope, Seat, framed
 
 _AGAIN = "Start the alignment again."
+_AT_ONCE = 2**16  # rows whose identifiers are spelled at once
 
 
 class Aligner(Party):
@@ -72,11 +76,11 @@ class Aligner(Party):
         self._config = config
         self.asked, self._most = asked, math.ceil(queries * len(self._usable.rows))
         self._answered = False  # whether a query was
-        self._tags: list[bytes] = []  # of usable rows
+        self._tags = b""  # of usable rows, one after the other
         self._key = b""  # for private set intersection
         self._asking: list[int] = []  # the leader's: indices of usable rows that all silos asked so far hold
         self._asked = 0  # how many silos have been asked
-        self._placed: list[int] | None = None  # rows in the common order, not yet confirmed
+        self._placed: Tensor | None = None  # rows in the common order, not yet confirmed
         self._digest = b""  # of that order
 
     def answer(self, ask: Message) -> Message:
@@ -117,7 +121,7 @@ class Aligner(Party):
     def _prepare(self) -> Message:
         if self._tags:
             raise ProtocolError("A silo tags its rows once in an alignment", "a second request", _AGAIN)
-        if not self._usable.rows:
+        if not len(self._usable.rows):
             raise DataError(
                 "A silo holds at least one row with a unique identifier",
                 f"{self._n_rows} rows, {self._usable.empty} without one, {self._usable.duplicated} with a shared one",
@@ -125,23 +129,26 @@ class Aligner(Party):
             )
         self._tag_rows()
         if self._config.method == "keyed-hash":
-            return protocol.Pseudonyms(b"".join(sorted(self._tags)))
+            return protocol.Pseudonyms(np.sort(protocol.split(self._tags)).tobytes())
         if self._leads:
-            self._asking = list(range(len(self._tags)))
+            self._asking = list(range(len(self._usable.rows)))
             return self._query_or_finish()
         self._key = intersection.new_key()
-        encrypted = intersection.encrypt(self._key, self._tags)
+        encrypted = intersection.encrypt(self._key, self._tags_of(range(len(self._usable.rows))))
         return protocol.Encrypted(self._seal(self._silos[0], "encrypted", encrypted))
 
     def _tag_rows(self) -> None:
         key = self._tagging.key("tags")
-        self._tags = [hmac.digest(key, name, "sha256") for name in self._usable.identifiers]
+        self._tags = _digests(key, self._usable.identifiers)
+
+    def _tags_of(self, numbers: Iterable[int]) -> list[bytes]:
+        return [self._tags[number * protocol.TAG :][: protocol.TAG] for number in numbers]
 
     # Private set intersection.
 
     def _query_or_finish(self) -> protocol.Query | protocol.Common:
         """The leader: ask the next silo; or, once all have answered, send the common tags to all."""
-        tags = [self._tags[number] for number in self._asking]
+        tags = self._tags_of(self._asking)
         others = self._silos[1:]
         if self._asked < len(others):
             self._key = intersection.new_key()
@@ -195,24 +202,26 @@ class Aligner(Party):
             return self._open(envelope, self._silos[0], "common")
         if self._asked < len(self._silos) - 1:
             raise ProtocolError("Rows are put in order after all silos were asked", self._asked, _AGAIN)
-        return b"".join(self._tags[number] for number in self._asking)
+        return b"".join(self._tags_of(self._asking))
 
     # The common order.
 
     def _place(self, tags: bytes) -> protocol.Placed:
         """Put the common rows in the order of another keyed hash of their identifiers."""
-        config, index_of = self._started(), {tag: index for index, tag in enumerate(self._tags)}
+        config, own = self._started(), protocol.split(self._tags)
         if self._placed is not None:
             raise ProtocolError("A silo puts its rows in order once in an alignment", "a second request", _AGAIN)
-        common = [index_of.get(tags[at : at + protocol.TAG], -1) for at in range(0, len(tags), protocol.TAG)]
-        if -1 in common or len(set(common)) < len(common):
+        config.check(len(tags) // protocol.TAG)
+        order = np.argsort(own)
+        found = order[np.searchsorted(own, asked := protocol.split(tags), sorter=order).clip(max=len(own) - 1)]
+        if len(tags) % protocol.TAG or (own[found] != asked).any() or len(np.unique(asked)) < len(asked):
             raise ProtocolError("Common rows are rows of this silo, each named once", "others", _AGAIN)
-        config.check(len(common))
-        key = self._ordering.key(f"order {self._seed}")
-        places = sorted((hmac.digest(key, self._usable.identifiers[index], "sha256"), index) for index in common)
-        self._placed = [self._usable.rows[index] for _, index in places]
-        self._digest = hashlib.sha256(b"".join(place for place, _ in places)).digest()
-        return protocol.Placed(self._matched(len(common)), self._proof(self._seat.name))
+        key, names = self._ordering.key(f"order {self._seed}"), self._usable.identifiers
+        places = protocol.split(_digests(key, (names[index] for index in found.tolist())))
+        order = np.argsort(places)
+        self._placed = torch.from_numpy(self._usable.rows[found[order]])
+        self._digest = hashlib.sha256(places[order].tobytes()).digest()
+        return protocol.Placed(self._matched(len(found)), self._proof(self._seat.name))
 
     def _matched(self, common: int) -> protocol.Matched:
         usable = self._usable
@@ -234,7 +243,7 @@ class Aligner(Party):
                 f"silos {', '.join(wrong)} did not" if wrong else f"{len(ask.proofs)} proofs",
                 "They were sent different rows, or have different seeds: compare seeds and start the alignment again.",
             )
-        self.rows = _positions(self._placed)
+        self.rows = self._placed
         return Done()
 
     # State.
@@ -253,7 +262,7 @@ class Aligner(Party):
             "asked": self._asked,
             "answered": self._answered,
             "counted": self.asked,
-            "placed": None if self._placed is None else _positions(self._placed),
+            "placed": self._placed,
             "digest": self._digest,
             "rows": self.rows,
         }
@@ -266,10 +275,9 @@ class Aligner(Party):
         self._ordering.restore(state["ordering"])
         self._agreements.current = self._tagging if state["fresh"] else self._ordering
         self._key, self._asking, self._asked = state["key"], state["asking"].tolist(), state["asked"]
-        self._placed = None if state["placed"] is None else state["placed"].tolist()
-        self._digest, self.rows = state["digest"], state["rows"]
+        self._placed, self._digest, self.rows = state["placed"], state["digest"], state["rows"]
         self._answered, self.asked = state["answered"], max(self.asked, state["counted"])
-        self._tags = []
+        self._tags = b""
         if state["tagged"]:
             self._tag_rows()
 
@@ -317,13 +325,13 @@ class Usable:
     """The rows of a silo that can be aligned.
 
     Attributes:
-        rows: positions of rows whose identifier no other row has.
+        rows: positions (n,) int64 of rows whose identifier no other row has.
         identifiers: of these rows.
         duplicated: number of rows that share their identifier with another row.
         empty: number of rows without an identifier.
     """
 
-    rows: Sequence[int]
+    rows: npt.NDArray[np.int64]
     identifiers: Sequence[bytes]
     duplicated: int
     empty: int
@@ -331,11 +339,24 @@ class Usable:
 
 def usable(identifiers: Sequence[bytes | None]) -> Usable:
     """Leave out rows without an identifier, and all rows with a duplicated one, which is ambiguous."""
-    counts = Counter(identifiers)
-    empty = counts.pop(None, 0)
-    unique = [(row, name) for row, name in enumerate(identifiers) if name is not None and counts[name] == 1]
-    rows, kept = [row for row, _ in unique], [name for _, name in unique]
+    present = np.fromiter((name is not None for name in identifiers), bool, len(identifiers))
+    hashes = np.fromiter(map(hash, identifiers), np.int64, len(identifiers))  # of few bytes: a dictionary takes 100
+    empty = len(identifiers) - int(present.sum())
+    distinct, counts = np.unique(hashes[present], return_counts=True)
+    doubtful = np.flatnonzero(present & np.isin(hashes, distinct[counts > 1]))
+    names = Counter(identifiers[row] for row in doubtful.tolist())
+    present[[row for row in doubtful.tolist() if names[identifiers[row]] > 1]] = False
+    rows = np.flatnonzero(present)
+    kept = [name for name, use in zip(identifiers, present, strict=True) if use and name is not None]
     return Usable(rows, kept, len(identifiers) - empty - len(rows), empty)
+
+
+def _digests(key: bytes, names: Iterable[bytes]) -> bytes:
+    """Keyed hashes of `protocol.TAG` bytes, one after the other."""
+    digests, parts = (hmac.digest(key, name, "sha256") for name in names), list[bytes]()
+    while part := b"".join(itertools.islice(digests, _AT_ONCE)):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def canonical(columns: Sequence[Column]) -> list[bytes | None]:
@@ -347,8 +368,11 @@ def canonical(columns: Sequence[Column]) -> list[bytes | None]:
     """
     if not columns:
         raise DataError("Rows are linked by at least one identifier column", "none", "Name one that all silos hold.")
-    parts = [_texts(column) for column in columns]
-    return [_framed(row) for row in zip(*parts, strict=True)]
+    names: list[bytes | None] = []
+    for start in range(0, len(columns[0]), _AT_ONCE):  # texts of all rows would take several times what names do
+        parts = [_texts(column.take(slice(start, start + _AT_ONCE))) for column in columns]
+        names += [_framed(row) for row in zip(*parts, strict=True)]
+    return names
 
 
 def _framed(parts: tuple[str | None, ...]) -> bytes | None:
