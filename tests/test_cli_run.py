@@ -506,6 +506,18 @@ def test_shares_are_disjoint_rows_drawn_by_the_splits_seed(rows_plan: Path) -> N
     assert sorted(first.rows["north"] + first.rows["south"]) == list(range(240)) == list(first.train.index)
 
 
+def test_a_sample_is_taken_up_and_rows_are_held_out_of_it(plan: Path, people: pd.DataFrame) -> None:
+    plan.write_text(PLAN + "[split]\nsample = 0.5\nholdout = 0.25\n")
+    first, again = (tables.gather(experiment.read(plan)) for _ in range(2))
+    pd.testing.assert_frame_equal(first.train, again.train)
+    assert first.holdout is not None and (len(first.train), len(first.holdout)) == (150, 50)  # of 400
+    places = pd.concat([first.train, first.holdout]).merge(people.reset_index(), how="left")["index"]
+    assert places.max() > 300 and places.min() < 100  # not the first rows
+    plan.write_text(PLAN + "[split]\nsample = 0.001\n")
+    result = call("run", plan)
+    assert result.exit_code == 2 and "A sample has at least one row (got: 0.001 of 400 rows)" in result.stderr
+
+
 def test_a_share_of_less_than_a_row_is_refused(rows_plan: Path) -> None:
     rows_plan.write_text(SHARED.replace("0.25", "0.001") + ROWS)
     result = call("run", rows_plan)

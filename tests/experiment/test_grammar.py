@@ -197,6 +197,7 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[split]\nholdout = 1.5", "split.holdout must be less than 1.0 (got: 1.5)"),
         (MINIMAL + "[split]\nholdout = true", "split.holdout must be a number (got: True)"),
         (MINIMAL + "[split]\nholdout = 0.1\npath = 'a'", "split: at most one of 'holdout' and 'path' may be given"),
+        (MINIMAL + "[split]\nsample = 0.0", "split.sample must be more than 0.0 (got: 0.0)"),
         (MINIMAL + "[sample]\nrows = 2.5", "sample.rows must be a whole number (got: 2.5)"),
         (MINIMAL + "[sample]\npath = 'a.txt'", "sample.path: the name must end in .csv or .parquet (got: a.txt)"),
         (MINIMAL + "[evaluate]\nreport = 'a'", "evaluate.report: the name must end in .html or .htm or .json (got"),

@@ -156,8 +156,12 @@ def gather(experiment: Experiment, horizontal: bool = False, held: Held | None =
 def _split(
     experiment: Experiment, tables: dict[str, pd.DataFrame], held: Held | None
 ) -> tuple[dict[str, pd.DataFrame], pd.DataFrame | None, Held]:
-    """Training rows of each table, hold-out rows of all, and the positions of those that were held out."""
+    """Training rows of each table, hold-out rows of all, and the positions of those that were held out.
+
+    If a sample is taken up, they are rows of the sample, and positions in it.
+    """
     split = experiment.split
+    tables = {name: _sampled(table, split.sample, split.seed) for name, table in tables.items()}
     if split.path is not None:
         columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
         csv = {} if experiment.data is None else experiment.data.csv
@@ -172,6 +176,16 @@ def _split(
         pd.concat(holdouts, ignore_index=True) if holdouts else None,
         held,
     )
+
+
+def _sampled(table: pd.DataFrame, share: float, seed: int) -> pd.DataFrame:
+    """A random share of the rows, in the table's order."""
+    if share == 1:
+        return table
+    order = Streams(seed).child("sample").numpy().permutation(len(table))
+    if not (rows := round(len(table) * share)):
+        raise DataError("A sample has at least one row", f"{share:g} of {len(table):,} rows", "Raise [split] sample.")
+    return table.iloc[np.sort(order[:rows])].reset_index(drop=True)
 
 
 def _drawn(n: int, share: float, seed: int) -> list[int]:

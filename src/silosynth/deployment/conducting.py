@@ -61,6 +61,7 @@ from silosynth.deployment.protocol import (
     SealHead,
     ShownHoldoutTags,
     SignLabel,
+    by_key,
     check_same,
     dealer,
     holders,
@@ -227,7 +228,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     roster = yield from _agree(job, roster)
     alike = horizontal(job)
     matched: dict[str, Matched] = {}
-    if job.holdout and not alike:
+    if by_key(job):
         sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
         asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
         conversation.expect((yield roster.everyone(asked)), Done)
@@ -241,7 +242,7 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     told = {} if alike else {silo: reply.form for silo, reply in prepared.items() if isinstance(reply, PreparedRuled)}
     schemas, rows = _same_columns(job, prepared) if alike else _same_rows(job, prepared)
     _check_rules(job, schemas)
-    if job.holdout and not alike:
+    if by_key(job):
         tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
         shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
         conversation.expect((yield roster.everyone(shown)), Done)

@@ -146,6 +146,7 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         chosen.name, chosen.preset, config, silos, chosen.seed, align,
         plan.sample.rows, submitter, plan.split.holdout or 0.0, rules=tuple(map(listed, plan.ruled())),
+        sample=plan.split.sample,
     )  # fmt: skip
     entry.under(plan.run.missing)  # refuses what is not supported
     run = plan.run
@@ -204,7 +205,8 @@ def drawing_order(
         raise ConfigError(rule, shares.column, remedy)
     named = f"{folder.name[:40]}-drawn-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     job = replace(
-        trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, rows=rows, submitter=submitter,
+        trained, name=check_name(name or named), seed=seed, align=None, holdout=0.0, sample=1.0, rows=rows,
+        submitter=submitter,
         drawing=Drawing(
             trained.name, trained.seed, given_columns(given, columns), shares, given_rows(frame, columns)
         ),

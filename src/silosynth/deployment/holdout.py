@@ -10,6 +10,9 @@ the job, which key they keep. Silos that keep none take the others'; if none kee
 secret. That the same rows are held out everywhere they prove to each other by tags, as in `privacy.agreement`.
 
 Silos with different rows need no common key: each one's follows from its sealing key.
+
+A job may take up a random sample of all rows, and hold out rows of that. It is drawn in the same way, by a key that
+follows from the one above (`sample_key`), and before rows are linked: nobody asks about the others.
 """
 
 from __future__ import annotations
@@ -118,6 +121,11 @@ def held_out(key: bytes, share: float, rows: Sequence[bytes | None] | int) -> Te
     below = round(share * 2**64).to_bytes(9, "big")  # of nine bytes, as it may be 2^64
     parts = (str(row).encode() if name is None else b"\0" + name for row, name in enumerate(names))
     return torch.tensor([b"\0" + hmac.digest(key, part, "sha256")[:8] < below for part in parts], dtype=torch.bool)
+
+
+def sample_key(key: bytes) -> bytes:
+    """The key by which samples are drawn, where rows are held out by ``key``; neither says anything of the other."""
+    return hmac.digest(key, b"silosynth sample 1", "sha256")
 
 
 def tag(group: Group, silo: str, held: Tensor) -> bytes:

@@ -46,6 +46,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
     target = getattr(job.config, "dp", Target())
     kept = {"rules": [rule.in_words for rule in job.rules]} if job.rules else {}
     given = {"conditions": list(job.asked)} if job.asked else {}
+    sample = {"sample": job.sample} if job.sample < 1 else {}
     return {
         "form": _FORM, "job": job.name, "drawn_from": "" if job.drawing is None else job.drawing.job,
         "algorithm": job.algorithm, "preset": job.preset, "options": plain(to_state(job.config)["fields"]),
@@ -56,7 +57,7 @@ def facts(job: Job, table: pd.DataFrame) -> dict[str, Any]:
         "target": {"epsilon": target.epsilon, "delta": target.delta} if target.private else None,
         "guarantee": guarantee_of(job.algorithm, job.config, job.training_seed) or _NONE,
         "sources": installed()[1],
-        **kept, **given, "rows": len(table), "columns": [str(name) for name in table.columns],
+        **kept, **given, **sample, "rows": len(table), "columns": [str(name) for name in table.columns],
         "sha256": digest(table, raw_text=True), "sha256_escaped": digest(table, raw_text=False),
     }  # fmt: skip
 

@@ -23,9 +23,9 @@ accept: `TakeRows` → `Done`. With rules, silos that hold different rows reply 
 Jobs that draw (`Drawing`) take up no rows: in place of all between the agreement and `PrepareSynthesis` silos load the
 part of the model that they keep of another job.
 
-In jobs with a hold-out of silos with different columns (`silosynth.deployment.holdout`) also, before the alignment,
-`AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`, `AskHoldoutTag` →
-`HoldoutTag`, `ShownHoldoutTags` → `Done`.
+In jobs of silos with different columns that hold out rows, or take up a sample (`silosynth.deployment.holdout`), also,
+before the alignment, `AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`,
+`AskHoldoutTag` → `HoldoutTag`, `ShownHoldoutTags` → `Done`.
 
 Silos take all options from the job, and none from other messages. That all were told the same job they prove to each
 other, past the coordinator: they agree on a secret (`silosynth.privacy.agreement`) whose purpose is a hash of the job.
@@ -83,6 +83,8 @@ APART = (
 """Files among these that no job's process imports, as a test checks as well; and the number of the version."""
 SHARES = tuple(part / 20 for part in range(20))
 """What share of its rows a job may hold out."""
+SAMPLES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""What share of all rows a job may take up."""
 MOST_KINDS = 10_000
 """Different rows of a frame of conditions."""
 TOLD_KINDS = 20
@@ -211,12 +213,14 @@ class Job(Struct):
             different shares tell apart is then no single person, but a twentieth of all.
         drawing: what rows are drawn from; None of a job that trains, or counts. ``seed`` is then that of the drawing.
         rules: what synthetic rows keep. No silo tells anybody whether its real rows do.
+        sample: share of all rows that the job takes up, one of `SAMPLES`: what two jobs with different shares tell
+            apart is then at least half of all that one of them takes up. Rows are held out of these.
 
     Raises:
-        ConfigError: the name has other characters than `check_name` allows, or the share is another; or a job that
-            draws does not say how many rows, links or holds out any, or has the name of the one that trained; or a rule
-            names a file, or would tell whether real rows keep it; or groups of silos are not of all silos, or have a
-            hold-out or rules.
+        ConfigError: the name has other characters than `check_name` allows, or a share is another; or a job that
+            draws does not say how many rows, links, holds out or samples any, or has the name of the one that trained;
+            or a rule names a file, or would tell whether real rows keep it; or groups of silos are not of all silos, or
+            have a hold-out, a sample or rules; or a job that counts takes up a sample.
     """
 
     name: str
@@ -231,6 +235,7 @@ class Job(Struct):
     holdout: float = 0.0
     drawing: Drawing | None = None
     rules: tuple[Rule, ...] = ()
+    sample: float = 1.0
 
     @property
     def given(self) -> tuple[GivenColumn, ...]:
@@ -274,7 +279,7 @@ class Job(Struct):
 
     def _check(self) -> None:
         check_name(self.name)
-        if self.drawing is not None and (not self.rows or self.align is not None or self.holdout):
+        if self.drawing is not None and (not self.rows or self.align is not None or self.holdout or self.sample < 1):
             raise ConfigError("A job that draws says how many rows, and takes up none", self.rows, "Give --rows.")
         if self.grouped and catalog.partitioned(self.config):
             raise ConfigError(
@@ -291,6 +296,13 @@ class Job(Struct):
                 "A job holds out a share of the rows in whole twentieths: 0, 0.05, 0.1 … 0.95", self.holdout,
                 "Write [split] holdout = 0.2, say.",
             )  # fmt: skip
+        if self.sample not in SAMPLES:
+            raise ConfigError(
+                "A job takes up all rows, or a sample of them: a half, a fifth, a tenth and so on, down to 0.001",
+                self.sample, "Write [split] sample = 0.1, say.",
+            )  # fmt: skip
+        if self.sample < 1 and catalog.algorithm(self.algorithm, kind=None).kind == "counting":
+            raise ConfigError("A job that counts takes up all rows", self.sample, "Leave [split] sample out.")
         if silo_groups(self):
             self._check_groups()
         for rule in self.rules:
@@ -302,9 +314,11 @@ class Job(Struct):
         if sorted(named) != sorted(self.silos):
             rule = "Groups of silos name all silos of a job, each once"
             raise ConfigError(rule, named, f"Silos are {', '.join(self.silos)}.")
-        unfit = {"a hold-out": self.holdout, "rules": self.rules}
+        unfit = {"a hold-out": self.holdout, "a sample": self.sample < 1, "rules": self.rules}
         if given := [what for what, value in unfit.items() if value]:
-            raise ConfigError("Jobs of groups of silos have no hold-out and no rules", given, "Leave them out.")
+            raise ConfigError(
+                "Jobs of groups of silos have no hold-out, no sample and no rules", given, "Leave them out."
+            )
 
 
 def _check_rule(rule: Rule) -> None:
@@ -366,6 +380,11 @@ def divided(algorithm: str, config: Any) -> tuple[bool, bool]:
 def horizontal(job: Job) -> bool:
     """Whether silos of a job, or groups of them, hold different rows of the same columns."""
     return divided(job.algorithm, job.config)[0]
+
+
+def by_key(job: Job) -> bool:
+    """Whether silos with other columns of the same rows agree on which of these a job takes up, or holds out."""
+    return bool(job.holdout or job.sample < 1) and not horizontal(job)
 
 
 def silo_groups(job: Job) -> tuple[tuple[str, ...], ...]:

@@ -140,6 +140,7 @@ class DeploymentSilo(Party):
         self._agreed: agreement.Group | None = None  # and once it has
         self._purpose = ""  # what it agrees for
         self._names: list[bytes | None] | None = None  # identifiers of the table's rows, until these are prepared
+        self._sampled: torch.Tensor | None = None  # rows that the job takes up, until they are prepared; None for all
         self._holdout_key = holdout.HoldoutKey(releases.path.parent)
         self._key = b""  # by which this job holds out rows
         self._held = torch.zeros(0, dtype=torch.bool)  # which of the job's rows are held out
@@ -422,7 +423,7 @@ class DeploymentSilo(Party):
         deals = protocol.dealer(job) == self.seat.name
         self._turns, self._terms = self._script(job), None if deals else agreement.Group(self._own_seat(job))
         self._purpose = protocol.purpose(job)
-        self._agreed, self._key, self._names = None, b"", None
+        self._agreed, self._key, self._names, self._sampled = None, b"", None, None
         self._alone, self._own = torch.zeros(0, dtype=torch.int64), None
         self._secret = secrets.randbits(256)
         self._chain = Chain(protocol.digest(job, str(self._secret)))
@@ -511,19 +512,43 @@ class DeploymentSilo(Party):
         self._check_identifiers(frame)
         alike = protocol.horizontal(job)
         links = protocol.links(job, self.seat.name)
-        if links or (job.holdout and alike and self.rows.identifiers):
+        if links or ((job.holdout or job.sample < 1) and alike and self.rows.identifiers):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
-        if links and job.align is not None and self._names is not None:
-            more = job.align, self.policy.psi_queries, self._identifiers.number
-            own = self._own_seat(job)
-            seat = replace(own, roster=own.roster.only(protocol.own_group(job, self.seat.name)))
-            self._aligner = Aligner(self._names, seat, common_streams(job), *more)
+        self._say(f"{len(frame):,} rows read")
         if alike:
             self._key = holdout.own_key(self.seat)
-        self._say(f"{len(frame):,} rows read")
+            self._take_sample()
+        if not protocol.by_key(job) or job.sample == 1:
+            self._link()
         if links and (lost := repeated_identifiers(frame, list(self.rows.identifiers))):
             self._say(f"warning: {lost}")
+
+    def _take_sample(self) -> None:
+        """Draw the rows that the job takes up, before any is linked."""
+        job = self._begun()
+        if job.sample == 1:
+            return
+        assert self._frame is not None
+        rows = len(self._frame) if self._names is None else self._names
+        taken = holdout.held_out(holdout.sample_key(self._key), job.sample, rows)
+        self._sampled = taken.nonzero().flatten()
+        if self._names is not None:  # those of others are needed no more
+            self._names = [name if used else None for name, used in zip(self._names, taken.tolist(), strict=True)]
+        self._say(f"{len(self._sampled):,} rows are the job's sample")
+        if self._book is not None:
+            self._book.sampled(job.sample, len(self._sampled))
+
+    def _link(self) -> None:
+        """Be ready to link the rows that the job takes up, if it links any."""
+        job = self._begun()
+        if not protocol.links(job, self.seat.name) or job.align is None or self._names is None:
+            return
+        names = self._names if self._sampled is None else [self._names[row] for row in self._sampled.tolist()]
+        more = job.align, self.policy.psi_queries, self._identifiers.number
+        own = self._own_seat(job)
+        seat = replace(own, roster=own.roster.only(protocol.own_group(job, self.seat.name)))
+        self._aligner = Aligner(names, seat, common_streams(job), *more)
 
     def _open_figures_once(self) -> None:
         """Refuse to open figures in a second attempt: a dealer could choose anew what they tell besides."""
@@ -570,8 +595,7 @@ class DeploymentSilo(Party):
                 *often(protocol.Publish, by="first"),
                 *ends,
             )
-        common = job.holdout and not protocol.horizontal(job)
-        key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if common else ((), ())
+        key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if protocol.by_key(job) else ((), ())
         begin = (*once(*agreement.ASKS), *key, *maybe(protocol.AskColumns), *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
@@ -600,9 +624,12 @@ class DeploymentSilo(Party):
         return self._agreed
 
     def _take_key(self, ask: protocol.RelayedHoldoutKeys) -> Done:
-        """Keep the key by which all silos of the job hold out rows."""
+        """Keep the key by which all silos of the job hold out rows; and draw the job's sample by it."""
         self._key = holdout.agreed_key(self._group(), protocol.holders(self._begun()), ask.sealed)
         self._holdout_key.keep(self._key)
+        if self._begun().sample < 1:
+            self._take_sample()
+            self._link()
         return Done()
 
     def _admit(self, job: protocol.Job) -> None:
@@ -648,7 +675,8 @@ class DeploymentSilo(Party):
             self._party = self._make_party(self._table())
             return protocol.PreparedSchema(Schema(()))
         if self._aligner is not None:
-            self._order, self._aligner = self._aligner.rows, None
+            linked, self._aligner = self._aligner.rows, None
+            self._order = linked if self._sampled is None else self._sampled[linked]
         self._hold_out()
         table = self._table()
         self._party = self._make_party(table)
@@ -676,14 +704,18 @@ class DeploymentSilo(Party):
         """Set rows aside: the order of the job's rows is that of the others."""
         assert self._frame is not None
         names, self._names, share = self._names, None, self._begun().holdout
-        order = torch.arange(len(self._frame)) if self._order is None else self._order
+        order, sampled, self._sampled = self._order, self._sampled, None
+        if order is None:
+            order = torch.arange(len(self._frame)) if sampled is None else sampled
         held = torch.zeros(len(self._frame), dtype=torch.bool)
         if share:
             held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
         if getattr(self._begun().config, "own_rows", False):
-            others = ~held
+            others = ~held if sampled is None else torch.zeros_like(held).index_fill(0, sampled, True) & ~held
             others[order] = False
             self._alone = others.nonzero().flatten()
+        if sampled is not None:
+            self._order = order
         if not share:
             return self._note_rows(order)
         self._held = held[order]

@@ -11,6 +11,7 @@ of messages have the fields of the coordinator's ledger as well (`silosynth.runt
   silo's sealing key. There is one after `EVERY` lines at most, at every checkpoint, after a refusal and at the end.
 - "decided": a person here has approved or refused that synthetic columns leave: verdict, reason, who and when.
 - "conditions": those of a draw that has begun, and who asks for them, before they are allowed or refused.
+- "sampled": which share of its rows a job takes up, and how many these are; if it does not take up all.
 - "trained on": how many rows a job trains on that all silos have, and how many that only this one has; if it has any.
 - "forgotten": the job's traces were removed here, and by whose wish. The ledger stays.
 - "compared": what silos told each other of their ledgers (`Head`), and the verdict.
@@ -202,6 +203,11 @@ class SiloLedger:
     def trained_on(self, linked: int, own: int) -> None:
         """Record how many rows a job trains on that all silos have, and how many that only this one has."""
         self._add({"kind": "trained on", "linked": linked, "own": own})
+        self.sign()
+
+    def sampled(self, share: float, rows: int) -> None:
+        """Record which share of its rows a job takes up, and how many these are."""
+        self._add({"kind": "sampled", "share": share, "rows": rows})
         self.sign()
 
     def forgotten(self, by: str) -> Head:

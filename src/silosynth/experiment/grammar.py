@@ -302,7 +302,7 @@ class AlgorithmSection(FileSection):
 
 
 class SplitSection(FileSection):
-    """``[split]``: rows that the generator never sees, for judging it."""
+    """``[split]``: rows that the generator never sees, for judging it; and a sample, where rows are very many."""
 
     holdout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Share of the rows to hold out; 0.2 when neither this nor a path is given, 0 for none. In a federation in whole
@@ -310,6 +310,9 @@ class SplitSection(FileSection):
     seed: Annotated[int, Field(ge=0)] = 0
     path: Text | None = None
     """Instead of a share: a table of its own with the columns of all silos."""
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of all rows to take up, drawn at random; rows are held out of these. In a federation a half, a fifth, a
+    tenth and so on, the same rows in all silos."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
