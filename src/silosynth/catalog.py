@@ -135,8 +135,10 @@ class Algorithm:
         Dependencies that `encoders.combinations` would keep are named where this algorithm, or ``dp``, cannot.
         """
         options = next(_encoder_options(config), EncoderConfig())
-        said = cautions(schema, table, options.min_count, options.pool_rare)
         private = getattr(config, "dp", Target()).private
+        own = self.kind == "generator" and options.pool_rare and not (self.horizontal or private)
+        most = options.most_categories if own else 0
+        said = cautions(schema, table, options.min_count, options.pool_rare, most)
         if self.kind != "generator" or not (self.horizontal or private):
             return said
         rules = determined_columns(modelled_columns(table, schema), schema, EncoderConfig())

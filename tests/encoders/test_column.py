@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,10 +19,12 @@ from silosynth.encoders.column import (
     CategoricalEncoder,
     Codes,
     EncoderConfig,
+    HeadEncoder,
     NumericEncoder,
     decode_table,
     encode_table,
     fit_encoder,
+    head,
     without_dominance,
 )
 from silosynth.encoders.normalised import ModeConfig, fit_mode_encoder, fit_standard_encoder
@@ -292,6 +296,41 @@ def test_ten_thousand_levels_are_coded_without_a_matrix_of_that_width():
     encoder = fit_encoder(column, schema, EncoderConfig(), np.random.default_rng(0))
     assert isinstance(encoder, CategoricalEncoder) and encoder.width == 10_000
     assert encoder.encode(column, np.random.default_rng(0)).levels.shape == (60_000,)
+
+
+def many_levels(rows=60_000, levels=3000, config=None):
+    """A column of which level i is the i-th most common, with some rare and missing ones, and its encoder."""
+    codes = np.minimum(np.random.default_rng(3).exponential(levels / 4, rows).astype(np.int64), levels - 1)
+    column, schema = categories(codes, [f"level {i:05d}" for i in range(levels)])
+    column = replace(column, missing=torch.arange(rows) % 50 == 0)
+    config = config or EncoderConfig()
+    return column, head(fit_encoder(column, schema, config, np.random.default_rng(0)), column, config)
+
+
+def test_of_very_many_categories_the_most_common_are_levels_and_others_are_drawn():
+    column, encoder = many_levels(config=EncoderConfig(most_categories=200))
+    assert isinstance(encoder, HeadEncoder) and encoder.width == 200 + 3  # others, *rare* and missing
+    encoder = from_state(Struct, to_state(encoder))
+    levels = encoder.encode(column, np.random.default_rng(0)).levels
+    back = encoder.decode(Codes(levels, None), len(column), np.random.default_rng(1))
+    assert torch.equal(back.missing, column.missing) and back.levels == (*encoder.every.kept, RARE)
+    names, made = (np.array([*one.levels], dtype=object)[one.values] for one in (column, back))
+    present = ~column.missing.numpy()
+    alike = names[present] == made[present]
+    kept = encoder.every.kept
+    common = np.isin(names[present], [kept[level] for level in encoder.common.tolist() if level < len(kept)])
+    assert alike[common].all() and 0 < alike[~common].mean() < 0.05
+    counts = [pd.Series(one[present]).value_counts() for one in (names, made)]
+    for name in counts[0].index[200:1200:50]:  # drawn by how common they are
+        assert counts[1].get(name, 0) == pytest.approx(counts[0][name], abs=5 * counts[0][name] ** 0.5)
+
+
+def test_few_categories_or_all_by_name_have_no_head():
+    assert isinstance(many_levels(config=EncoderConfig(most_categories=5000))[1], CategoricalEncoder)
+    assert isinstance(many_levels(config=EncoderConfig(pool_rare=False, most_categories=5))[1], CategoricalEncoder)
+    column, schema = numbers(np.arange(500.0))
+    encoder = fit_encoder(column, schema, EncoderConfig(), np.random.default_rng(0))
+    assert head(encoder, column, EncoderConfig(most_categories=5)) is encoder
 
 
 def test_a_table_goes_there_and_back_in_column_order():

@@ -448,6 +448,8 @@ def union(known: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     """The union of a column's levels in several tables: sorted if they are sorted in every table, else in an order that
     keeps each table's own where possible, so that a declared order of categories is preserved.
     """
+    if all(levels == known[0] for levels in known):
+        return tuple(known[0])
     every = {level for levels in known for level in levels}
     if len({type(level) for level in every}) == 1 and all(list(levels) == sorted(levels) for levels in known):
         return tuple(sorted(every))

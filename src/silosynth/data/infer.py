@@ -103,12 +103,13 @@ class ColumnWarning(UserWarning):
     """A column is not modelled, or not as its owner may expect."""
 
 
-def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True) -> list[str]:
+def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True, most: int = 0) -> list[str]:
     """What the owner of a table should know about its columns before training, with the remedy.
 
     Args:
         schema, table: from `infer` and `to_table`.
         least, pool: levels of fewer rows are pooled, if they are at all.
+        most: as many categories of a column are learnt; 0 for all.
     """
     said, beyond = [], beyond_bounds(table, schema)
     for column in schema.columns:
@@ -127,6 +128,11 @@ def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True) ->
                 f"become {POOLED}. Declare format, decimal or missing if they are dates or numbers; kind "
                 '"pseudonym" or "identifier" if they say who somebody is; or join them into fewer values'
             )
+        elif most and (more := _common_levels(table[column.name], least) - most) > 0 and column.kind not in UNMODELLED:
+            said.append(
+                f"Column {column.name!r}: {more:,} of its values are drawn by how common they are, whatever else is in "
+                f"a row; the {most:,} most common ones are learnt. Join values, or raise most_categories of encoders"
+            )
         elif note and Kind(column.kind).numeric:
             said.append(f"Column {column.name!r}: {known.removeprefix('text, and ')}; {note}")
     return said
@@ -138,6 +144,13 @@ def pooled_share(column: Column, least: int) -> float:
         return 0.0
     counts = np.bincount(column.values[~column.missing].numpy(), minlength=1)
     return float(counts[counts < least].sum() / len(column))
+
+
+def _common_levels(column: Column, least: int) -> int:
+    """How many levels have at least so many rows; 0 for numbers and instants."""
+    if column.levels is None:
+        return 0
+    return int((np.bincount(column.values[~column.missing].numpy(), minlength=1) >= least).sum())
 
 
 def _overrides(pandas: pd.DataFrame, overrides: Overrides) -> dict[str, ColumnOverride]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.errors import ConfigError
 from silosynth.core.schema import Column, Table
-from silosynth.encoders.column import Codes, Encoder
+from silosynth.encoders.column import Codes, Encoder, HeadEncoder
 from silosynth.encoders.combinations import Determined, look_up
 
 
@@ -69,6 +69,9 @@ def allowed(encoders: Sequence[Encoder], rules: Sequence[Determined], conditions
         if concerned:
             levels = torch.arange(encoder.width)
             level_L = _holds(encoder, levels, torch.zeros(encoder.width), concerned, own) & (levels >= encoder.lines)
+            if isinstance(encoder, HeadEncoder):  # any of the levels that are drawn
+                held = _holds(encoder.every, encoder.others, torch.zeros(0), concerned, own)
+                level_L[-1] = held.any()
             if not (encoder.lines or level_L.any()):
                 columns = " and ".join(repr(condition.column) for condition in concerned)
                 rule = f"No row fulfils the conditions on {columns} together: one column determines the other"

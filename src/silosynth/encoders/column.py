@@ -12,7 +12,7 @@ instants       as numeric, on a grid of days … nanoseconds    as numeric
 
 An *atom* is a number that many rows share and that stands out from its neighbourhood: zeros, special codes, heaps. A
 level held by fewer than ``min_count`` rows could identify somebody: it is pooled into *rare* and is never decoded by
-name.
+name. Of categories with very many levels the most common ones are levels, and all others are one (`HeadEncoder`).
 
 The map between values and normal scores is piecewise linear through means of groups of sorted training values, never
 through single values, and no row dominates the group at an end (`without_dominance`): no row's value can be decoded.
@@ -34,7 +34,7 @@ import torch
 from scipy.special import ndtr, ndtri
 
 from silosynth.core.errors import DataError
-from silosynth.core.messages import NonNegative, Struct, from_state, to_state
+from silosynth.core.messages import NonNegative, Size, Struct, from_state, to_state
 from silosynth.core.schema import Column, ColumnSchema, Kind, Table
 
 MOST_KNOTS = 1000
@@ -119,6 +119,8 @@ class EncoderConfig(Struct):
     atom_share: NonNegative[float] = 0.001  # least share of rows on an atom
     atom_ratio: NonNegative[float] = 4.0  # least ratio of its rows to the number expected from its neighbours' density
     most_levels: int = 20  # a numeric column with at most this many values, all common, consists of atoms
+    # Of categories, with ``pool_rare``, where a silo encodes its own rows: as many are learnt, the most common ones.
+    most_categories: Size[int] = field(default=1000, repr=False)
     # What a silo's columns say of each other: see `combinations`. Not shown: VFLGAN's random numbers hang on the text.
     dependencies: Literal["keep", "ignore"] = field(default="keep", repr=False)
 
@@ -210,6 +212,62 @@ class CategoricalEncoder(Encoder):
             pooled = values == len(self.kept)
             values = torch.where(pooled, torch.from_numpy(rng.integers(0, len(names), n)), values)
         return Column(self.name, self.dtype, values, missing, names)
+
+
+class HeadEncoder(Encoder):
+    """Categories, the most common of which are levels; all others are the last level, and drawn by how common they are.
+
+    So networks need no weights, and rows no probabilities, for each of a hundred thousand levels. What other columns
+    have to do with levels that are drawn is not learnt.
+    """
+
+    every: CategoricalEncoder  # of all levels
+    common: torch.Tensor  # (k,) int64, which of these are levels here, increasing; *rare* and missing among them
+    others: torch.Tensor  # (m,) int64, which are not
+    share: torch.Tensor  # (m,) float64, how many of their rows hold each
+
+    @property
+    def width(self) -> int:
+        """Number of levels."""
+        return len(self.common) + 1
+
+    @property
+    def categorical(self) -> bool:
+        """Whether levels are categories: yes."""
+        return True
+
+    def encode(self, column: Column, rng: np.random.Generator) -> Codes:
+        """Codes of a column."""
+        of_all = torch.full((self.every.width,), len(self.common))
+        of_all[self.common] = torch.arange(len(self.common))
+        levels = self.every.encode(column, rng).levels
+        assert levels is not None  # of two levels or more
+        return Codes(of_all[levels], None)
+
+    def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
+        """A column of n rows."""
+        assert codes.levels is not None
+        drawn = codes.levels == len(self.common)
+        levels = torch.cat([self.common, self.others[:1]])[codes.levels]
+        places = np.searchsorted(np.cumsum(self.share.numpy()), rng.random(int(drawn.sum())), side="right")
+        levels[drawn] = self.others[torch.from_numpy(places.clip(max=len(self.others) - 1))]
+        return self.every.decode(Codes(levels, None), n, rng)
+
+
+def head(encoder: Encoder, column: Column, config: EncoderConfig) -> Encoder:
+    """The same encoder, or of very many categories one that tells the most common of them apart."""
+    most = config.most_categories
+    if not isinstance(encoder, CategoricalEncoder) or not config.pool_rare or len(encoder.kept) <= most:
+        return encoder
+    levels = encoder.encode(column, np.random.default_rng(0)).levels  # draws nothing
+    assert levels is not None
+    counts = torch.bincount(levels, minlength=encoder.width)
+    order = counts[: len(encoder.kept)].argsort(descending=True, stable=True)
+    rest = torch.arange(len(encoder.kept), encoder.width)
+    others = order[most:].sort().values
+    share = counts[others].double() / counts[others].sum()
+    common = torch.cat([order[:most].sort().values, rest])
+    return HeadEncoder(encoder.name, encoder, common, others, share)
 
 
 class NumberEncoder(Encoder):

@@ -565,7 +565,8 @@ class TableCoder:
         columns = [column for column in self.table.columns if column.name not in left_out]
         rng = self.streams.child("encoders").numpy()
         schema = self.schema
-        self.encoders = tuple(fit(column, schema[column.name], config, rng, numbers) for column in columns)
+        fitted = [(fit(column, schema[column.name], config, rng, numbers), column) for column in columns]
+        self.encoders = tuple(coding.head(encoder, column, config) for encoder, column in fitted)
         self.barred = barred_pairs(columns, self.encoders, config) if keep else ()
 
     def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:

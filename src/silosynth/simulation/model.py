@@ -706,6 +706,8 @@ def _facts(levels: Sequence[Any] | None, low: Any, high: Any, missing: bool) -> 
 
 def _encoded(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """A column's name, and what its encoder makes of it; no name for what is no column's encoder."""
+    if "every" in fields:
+        return _encoded(fields["every"]["fields"])
     if "kept" in fields:
         pooled = [RARE] if fields["rare"] and fields["text"] else []
         return fields["name"], _facts([*fields["kept"], *pooled], None, None, fields["missing"])
