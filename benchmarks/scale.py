@@ -306,6 +306,16 @@ def panels(rows: Sequence[dict[str, Any]]) -> list[list[drawings.Panel]]:
     return lines
 
 
+def figure(rows: Sequence[dict[str, Any]]) -> Any:
+    """The panels, all of a line between the same ends."""
+    lines = panels(rows)
+    drawn = drawings.drawn(lines)
+    for place, panel in zip(drawn.axes, (panel for line in lines for panel in line), strict=True):
+        place.set_ylim((0.5, 200) if panel.title == "s" else (0.4, 5))
+        place.tick_params(which="minor", labelleft=False, labelbottom=False)
+    return drawn
+
+
 def main() -> None:
     """Measure those that were asked for; keep all if all were."""
     options = common.parser(__doc__)
@@ -323,7 +333,7 @@ def main() -> None:
     print(common.markdown(found), flush=True)
     if args.only == [*GRIDS]:
         common.RESULTS.mkdir(exist_ok=True)
-        shown = drawings.beside(common.RESULTS / "scale.md", panels(rows), "Seconds and gigabytes by what grows")
+        shown = drawings.written(common.RESULTS / "scale.md", figure(rows), "Seconds and gigabytes by what grows")
         common.keep("scale", rows, "\n\n".join([*shown, "Exponents:", common.markdown(found), "Measured:"]))
 
 
