@@ -157,8 +157,10 @@ def test_columns_are_compared_before_any_row_is_linked(tmp_path: Path, changed: 
 
 def test_what_such_jobs_do_not_do(tmp_path: Path) -> None:
     silos = grouped()
-    with pytest.raises(ConfigError, match=r"have no hold-out and no rules"):
+    with pytest.raises(ConfigError, match=r"have no hold-out, no sample and no rules"):
         asked(silos, holdout=0.2)
+    with pytest.raises(ConfigError, match="a sample"):
+        asked(silos, sample=0.5)
     with pytest.raises(ConfigError, match="name all silos of a job, each once"):
         asked(silos, {"silo_groups": GROUPS[:2]})
     for changes, rule in (
