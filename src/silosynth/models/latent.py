@@ -218,13 +218,16 @@ def gaussian_path(steps: int, schedule: str, target: str) -> GaussianPath:
 
 
 class GatedMLP(nn.Module):
-    """Residual blocks of gated linear units (Shazeer 2020), whose normalised input is scaled and shifted by the time."""
+    """Residual blocks of gated linear units (Shazeer 2020), whose normalised input is scaled and shifted by the time.
+
+    Every block reads the latents again.
+    """
 
     def __init__(self, latents: int, width: int, blocks: int) -> None:
         super().__init__()
         self.time = nn.Linear(32, 64)
         self.enter = nn.Linear(latents, width)
-        self.blocks = nn.ModuleList(_Block(width, 64) for _ in range(blocks))
+        self.blocks = nn.ModuleList(_Block(latents, width, 64) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.leave = nn.Linear(width, latents)
 
@@ -233,7 +236,7 @@ class GatedMLP(nn.Module):
         when_TE = F.silu(self.time(_ratio_features(t_T)))
         h: Tensor = self.enter(x_BL)
         for block in self.blocks:
-            h = block(h, when_TE)
+            h = block(h, x_BL, when_TE)
         out: Tensor = self.leave(self.norm(h))
         return out.float()
 
@@ -249,17 +252,19 @@ class GatedMLP(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, time: int) -> None:
+    def __init__(self, latents: int, width: int, time: int) -> None:
         super().__init__()
         inner = max(1, 2 * width // 3)  # as many weights as with two layers of the full width
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.again = nn.Linear(latents, 2 * inner)
         self.first, self.second = nn.Linear(width, 2 * inner), nn.Linear(inner, width)
         self.time = nn.Linear(time, 2 * width)
 
-    def forward(self, h_BW: Tensor, when_TE: Tensor) -> Tensor:
+    def forward(self, h_BW: Tensor, x_BL: Tensor, when_TE: Tensor) -> Tensor:
         scale, shift = self.time(when_TE)[:, None].chunk(2, dim=-1)
         of_times = self.norm(h_BW).unflatten(0, (len(when_TE), -1))
-        gate, value = self.first((of_times * (1 + scale) + shift).flatten(0, 1)).chunk(2, dim=-1)
+        read = self.first((of_times * (1 + scale) + shift).flatten(0, 1)) + self.again(x_BL)
+        gate, value = read.chunk(2, dim=-1)
         change: Tensor = self.second(F.silu(gate) * value)
         return h_BW + change
 
@@ -302,11 +307,11 @@ class LatentConfig(Struct):
     path: Literal["flow", "gaussian"] = "flow"  # rectified flow, or the paper's Gaussian diffusion
     network: Literal["gated", "plain"] = "gated"  # gated residual blocks, or the paper's plain layers
     fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
-    width: Size[int] = 320  # of the denoiser's hidden layers
-    depth: Size[int] = 4  # residual blocks, or plain layers (paper: 8)
+    width: Size[int] = 256  # of the denoiser's hidden layers
+    depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
-    steps: Positive[int] = 5000  # iterations, at most
-    steps_per_rows: Positive[float] = 2.1  # with ``fit_to_rows``: iterations per (number of rows)^0.75
+    steps: Positive[int] = 8000  # iterations, at most
+    steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
     rate: Positive[float] = 2.5e-3
@@ -315,7 +320,7 @@ class LatentConfig(Struct):
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: NonNegative[float] = 1.0  # gradient norm; 0 for no clipping
     held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
-    time_mean: float = -0.8  # of the logit-normal law of training times
+    time_mean: float = -0.5  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
     among: Size[int] = 4096  # rows over which a flow's target is averaged, at most; 1: each row has its own
     left: NonNegative[float] = 0.2  # noise at which the flow ends, in data units: the decoders' sigma, or 0

@@ -131,12 +131,12 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         divide=True,
     ),
     "fast": SiloFuseConfig(
-        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(width=256, steps=1500, sample_steps=8)
+        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(depth=4, steps=1500, sample_steps=8)
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
         coder=CoderConfig(steps=1500, rate=4e-3),
-        latent=LatentConfig(width=512, steps=16_000, steps_per_rows=6.6, sample_steps=15),
+        latent=LatentConfig(width=384, steps=16_000, steps_per_rows=6.6, sample_steps=15),
     ),
 }  # fmt: skip
 
