@@ -3,9 +3,9 @@
     python benchmarks/presets.py                       # balanced and fast on five tables, three seeds: hours
     python benchmarks/presets.py --tables adult --presets fast central --seeds 0
 
-"central" is balanced with all columns in one silo. Each run is a process of its own, so that its peak memory is its own;
-seconds are those of a processor, all parties together. With --folder, what has ended is kept there, and a run that was
-stopped goes on.
+"central" is balanced with all columns in one silo. Each run is a process of its own, so that its peak memory is its
+own; seconds are those of a processor, all parties together. With --folder, what has ended is kept there, so that a
+benchmark that was stopped goes on.
 """
 
 from __future__ import annotations

@@ -8,8 +8,15 @@ from hypothesis import given, settings, strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models import latent
-from silosynth.models.latent import GatedMLP, LatentConfig, LatentGenerator, draw_times, mean_velocity, on_path
-from silosynth.models.latent import PlainMLP, velocity
+from silosynth.models.latent import (
+    GatedMLP,
+    LatentConfig,
+    LatentGenerator,
+    PlainMLP,
+    draw_times,
+    mean_velocity,
+    velocity,
+)
 
 CPU = torch.device("cpu")
 
@@ -43,7 +50,7 @@ def test_mean_velocities_lead_where_rows_own_velocities_lead_with_less_variance(
     batch = torch.randint(6, (200_000,), generator=draw)
     noise = torch.randn(len(batch), 2, generator=draw)
     t_T = draw_times(len(batch), 0.0, 1.0, 0.2, draw)
-    there = on_path(rows_RL[batch], t_T, noise)
+    there = (1 - t_T[:, None]) * rows_RL[batch] + t_T[:, None] * noise
     own, mean = noise - rows_RL[batch], mean_velocity(there, t_T, rows_RL)
     for seen in (torch.ones_like(there), there, there**3, torch.sin(3 * there.flip(1)), t_T[:, None] * there):
         product = (own - mean) * seen

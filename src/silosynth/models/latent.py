@@ -8,9 +8,9 @@ B / T neighbouring rows: what networks compute of a time alone is computed once 
 Training and sampling end where the path's noise is ``noise`` times its data: closer to the data there is nothing that
 decoders who learnt to read through that noise would need.
 
-What the network is to say at a point of the path is the mean velocity of all rows that may have led there. A training row
-and its noise are one draw of it; the mean over some thousand rows, each weighted by how likely it led to that point, has
-the same expectation and less variance: none is left near the noise, where nearly all rows are likely (`mean_velocity`).
+What the network is to say at a point of the path is the mean velocity of all rows that may have led there. A training
+row and its noise are one draw of it. The mean over some thousand rows, each by how likely it led there, has the same
+expectation and less variance: nearly none near the noise, where all rows are likely (`mean_velocity`).
 """
 
 from __future__ import annotations
@@ -67,33 +67,31 @@ def velocity(network: Network, x_BL: Tensor, t_T: Tensor, generator: torch.Gener
     return (2 * t - 1) * spread.square() * x_BL + spread * network(x_BL * spread, t_T, generator)
 
 
-def on_path(x_BL: Tensor, t_T: Tensor, noise_BL: Tensor) -> Tensor:
-    """Points x_t (B, L) of the straight paths from data to noise."""
-    t = of_rows(t_T, len(x_BL))
-    return (1 - t) * x_BL + t * noise_BL
-
-
 def flow_loss(
-    network: Network, x_BL: Tensor, t_T: Tensor, noise_BL: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Mean squared error of the predicted velocity against that of each row and its noise."""
-    guess = velocity(network, on_path(x_BL, t_T, noise_BL), t_T, generator)
-    return (guess - (noise_BL - x_BL)).square().mean()
+    network: Network, x_BL: Tensor, t_T: Tensor, noise_BL: Tensor, generator: torch.Generator | None,
+    among_RL: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Mean squared error of the predicted velocity against each row's own, or the mean one of ``among_RL``."""
+    t = of_rows(t_T, len(x_BL))
+    there_BL = (1 - t) * x_BL + t * noise_BL
+    target_BL = noise_BL - x_BL if among_RL is None else mean_velocity(there_BL, t_T, among_RL)
+    return (velocity(network, there_BL, t_T, generator) - target_BL).square().mean()
 
 
 def mean_velocity(x_BL: Tensor, t_T: Tensor, rows_RL: Tensor) -> Tensor:
     """The mean velocity (B, L) of the rows that may have led to x_t, if each of ``rows_RL`` was as likely to be chosen.
 
-    Where the row that did lead there is one of them, and the others are drawn like it, this is the expectation of its own
-    velocity given x_t and all rows (Rao and Blackwell's theorem), so that losses against either have the same gradient on
-    average. Xu, Tong, Jaakkola (2023) do so for diffusions.
+    Where the row that did lead there is one of them, and the others are drawn like it, this is the expectation of its
+    own velocity, given x_t and the rows. So losses against either have the same gradient on average (Rao, Blackwell).
+    Xu, Tong, Jaakkola (2023) do so for diffusions.
     """
     t = of_rows(t_T, len(x_BL))
     ratio = (1 - t) / t
     ask_BK = torch.cat([ratio / t * x_BL, ratio.square()], dim=1)
-    likely_RK = torch.cat([rows_RL, -0.5 * rows_RL.square().sum(dim=1, keepdim=True)], dim=1)  # log weight: their product
-    ask, likely = ask_BK[None, None], likely_RK[None, None]  # PyTorch is fast with four dimensions
-    mean_BK = F.scaled_dot_product_attention(ask, likely, likely, scale=1.0)[0, 0]
+    row_RK = torch.cat([rows_RL, -0.5 * rows_RL.square().sum(dim=1, keepdim=True)], dim=1)
+    ask, row = ask_BK[None, None], row_RK[None, None]  # their product is the log weight; four dimensions are fast
+    with torch.autocast(x_BL.device.type, enabled=False):  # weights need the precision
+        mean_BK = F.scaled_dot_product_attention(ask, row, row, scale=1.0)[0, 0]
     return (x_BL - mean_BK[:, :-1]) / t
 
 
@@ -402,11 +400,9 @@ class LatentGenerator:
     def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
         """``steps`` steps on batches of the standardised latents that ``rows`` names."""
         order = batches(len(rows), self.config.batch, draw)
-        rows = rows.to(self.device)
+        rows_NL = x_NL[rows.to(self.device)]
         for _ in range(steps):
-            batch = rows[next(order)]
-            loss = self._flow_loss(x_NL, batch, rows, draw) if self._averages else self._loss(x_NL[batch], draw, draw)
-            self.learner.descend(loss)
+            self.learner.descend(self._loss(rows_NL[next(order)], draw, draw, rows_NL))
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""
@@ -461,40 +457,28 @@ class LatentGenerator:
             return nullcontext()
         return torch.autocast(self.device.type, self.arithmetic)
 
-    @property
-    def _averages(self) -> bool:
-        """Whether targets are averaged over rows."""
-        return self.config.path == "flow" and self.config.among > 1
-
-    def _flow_loss(self, x_NL: Tensor, batch: Tensor, rows: Tensor, draw: torch.Generator) -> Tensor:
-        """The loss of a batch against `mean_velocity` among it and other rows, or all ``rows`` where they are few."""
-        config, x_BL = self.config, x_NL[batch]
-        noise = torch.randn(x_BL.shape, generator=draw, device=self.device)
-        t_T = self._times(len(x_BL), draw)
-        others = min(config.among, _MOST_AMONG // self.latents) - len(batch)
-        if len(rows) > len(batch) + others:
-            chosen = torch.randint(len(rows), (max(0, others),), generator=draw, device=self.device)
-            rows = torch.cat([batch, rows[chosen]])
-        there = on_path(x_BL, t_T, noise)
-        target = mean_velocity(there, t_T, x_NL[rows])
-        with self.arithmetics():
-            return (velocity(self.network, there, t_T, draw) - target).square().mean()
-
-    def _times(self, rows: int, draw: torch.Generator) -> Tensor:
-        """Times (T,) of a batch."""
-        config, together = self.config, math.gcd(rows, _TOGETHER)
-        return draw_times(rows // together, config.time_mean, config.time_sd, config.left, draw)
-
-    def _loss(self, x_BL: Tensor, draw: torch.Generator, drop: torch.Generator | None) -> Tensor:
+    def _loss(
+        self, x_BL: Tensor, draw: torch.Generator, drop: torch.Generator | None, rows_NL: Tensor | None = None
+    ) -> Tensor:
+        """The loss of a batch; that of a flow against means over training rows, if these are given."""
         config = self.config
         noise = torch.randn(x_BL.shape, generator=draw, device=self.device)
         if config.path == "flow":
-            t_T = self._times(len(x_BL), draw)
+            times = len(x_BL) // math.gcd(len(x_BL), _TOGETHER)
+            t_T = draw_times(times, config.time_mean, config.time_sd, config.left, draw)
+            among_RL = None if rows_NL is None or config.among == 1 else self._among(x_BL, rows_NL, draw)
             with self.arithmetics():
-                return flow_loss(self.network, x_BL, t_T, noise, drop)
+                return flow_loss(self.network, x_BL, t_T, noise, drop, among_RL)
         steps = torch.randint(self.gaussian.steps, (len(x_BL),), generator=draw, device=self.device)
         with self.arithmetics():
             return self.gaussian.loss(self.network, x_BL, steps, noise, drop)
+
+    def _among(self, x_BL: Tensor, rows_NL: Tensor, draw: torch.Generator) -> Tensor:
+        """A batch and others of the training rows (R, L), or all of these where they are few."""
+        others = max(0, min(self.config.among, _MOST_AMONG // self.latents) - len(x_BL))
+        if len(rows_NL) <= len(x_BL) + others:
+            return rows_NL
+        return torch.cat([x_BL, rows_NL[torch.randint(len(rows_NL), (others,), generator=draw, device=self.device)]])
 
     @torch.no_grad()
     def _held_out_loss(self, x_JL: Tensor) -> float:

@@ -124,9 +124,9 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
             steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
         ),
         latent=LatentConfig(
-            path="gaussian", network="plain", width=512, depth=8, dropout=0.01, fit_to_rows=False, steps=500_000, checks=100,
-            batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0, sample_steps=25,
-            precision="float32",
+            path="gaussian", network="plain", width=512, depth=8, dropout=0.01, fit_to_rows=False, steps=500_000,
+            checks=100, batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0,
+            sample_steps=25, precision="float32",
         ),
         divide=True,
     ),
