@@ -2,10 +2,15 @@
 
 x_t = (1 - t) x_0 + t e, velocity e - x_0 (Liu et al. 2023; Lipman et al. 2023). Times are logit-normal and stratified
 (Esser et al. 2024), so that a batch covers the path evenly. The network learns what is left over by the best linear
-guess for data of unit variance (as in Karras et al. 2022). Shapes: B rows, L latents.
+guess for data of unit variance (as in Karras et al. 2022). Shapes: B rows, L latents, T times, each of which holds for
+B / T neighbouring rows: what networks compute of a time alone is computed once for these.
 
 Training and sampling end where the path's noise is ``noise`` times its data: closer to the data there is nothing that
 decoders who learnt to read through that noise would need.
+
+What the network is to say at a point of the path is the mean velocity of all rows that may have led there. A training
+row and its noise are one draw of it. The mean over some thousand rows, each by how likely it led there, has the same
+expectation and less variance: nearly none near the noise, where all rows are likely (`mean_velocity`).
 """
 
 from __future__ import annotations
@@ -50,20 +55,44 @@ def times(rank: Tensor, mean: float, sd: float, noise: float) -> Tensor:
     return torch.sigmoid(mean + sd * torch.special.ndtri((least + (1 - least) * rank).clamp(1e-5, 1 - 1e-5)))
 
 
-def velocity(network: Network, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def of_rows(t_T: Tensor, rows: int) -> Tensor:
+    """The time (B, 1) of each row."""
+    return t_T.repeat_interleave(rows // len(t_T))[:, None]
+
+
+def velocity(network: Network, x_BL: Tensor, t_T: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Predicted velocity (B, L) at x_t: the best linear guess for unit-variance data, corrected by the network."""
-    t = t_B[:, None]
+    t = of_rows(t_T, len(x_BL))
     spread = (t.square() + (1 - t).square()).rsqrt()
-    return (2 * t - 1) * spread.square() * x_BL + spread * network(x_BL * spread, t_B, generator)
+    return (2 * t - 1) * spread.square() * x_BL + spread * network(x_BL * spread, t_T, generator)
 
 
 def flow_loss(
-    network: Network, x_BL: Tensor, t_B: Tensor, noise_BL: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Mean squared error of the predicted velocity."""
-    t = t_B[:, None]
-    guess = velocity(network, (1 - t) * x_BL + t * noise_BL, t_B, generator)
-    return (guess - (noise_BL - x_BL)).square().mean()
+    network: Network, x_BL: Tensor, t_T: Tensor, noise_BL: Tensor, generator: torch.Generator | None,
+    among_RL: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Mean squared error of the predicted velocity against each row's own, or the mean one of ``among_RL``."""
+    t = of_rows(t_T, len(x_BL))
+    there_BL = (1 - t) * x_BL + t * noise_BL
+    target_BL = noise_BL - x_BL if among_RL is None else mean_velocity(there_BL, t_T, among_RL)
+    return (velocity(network, there_BL, t_T, generator) - target_BL).square().mean()
+
+
+def mean_velocity(x_BL: Tensor, t_T: Tensor, rows_RL: Tensor) -> Tensor:
+    """The mean velocity (B, L) of the rows that may have led to x_t, if each of ``rows_RL`` was as likely to be chosen.
+
+    Where the row that did lead there is one of them, and the others are drawn like it, this is the expectation of its
+    own velocity, given x_t and the rows. So losses against either have the same gradient on average (Rao, Blackwell).
+    Xu, Tong, Jaakkola (2023) do so for diffusions.
+    """
+    t = of_rows(t_T, len(x_BL))
+    ratio = (1 - t) / t
+    ask_BK = torch.cat([ratio / t * x_BL, ratio.square()], dim=1)
+    row_RK = torch.cat([rows_RL, -0.5 * rows_RL.square().sum(dim=1, keepdim=True)], dim=1)
+    ask, row = ask_BK[None, None], row_RK[None, None]  # their product is the log weight; four dimensions are fast
+    with torch.autocast(x_BL.device.type, enabled=False):  # weights need the precision
+        mean_BK = F.scaled_dot_product_attention(ask, row, row, scale=1.0)[0, 0]
+    return (x_BL - mean_BK[:, :-1]) / t
 
 
 def start_noise(n: int, latents: int, generator: torch.Generator) -> Tensor:
@@ -104,7 +133,7 @@ def _sampling_times(steps: int, noise: float) -> list[float]:
 
 
 def _velocity_at(network: Network, x_BL: Tensor, time: float) -> Tensor:
-    return velocity(network, x_BL, x_BL.new_full((len(x_BL),), time))
+    return velocity(network, x_BL, x_BL.new_full((1,), time))
 
 
 def _along(known: list[float], found: list[Tensor], now: float, then: float) -> Tensor:
@@ -186,23 +215,26 @@ def gaussian_path(steps: int, schedule: str, target: str) -> GaussianPath:
     return GaussianPath(torch.cumprod(1 - beta, 0).float(), target)
 
 
-class ResidualMLP(nn.Module):
-    """Residual blocks whose normalised input is scaled and shifted by the time."""
+class GatedMLP(nn.Module):
+    """Residual blocks of gated linear units (Shazeer 2020), whose normalised input is scaled and shifted by the time.
+
+    Every block reads the latents again.
+    """
 
     def __init__(self, latents: int, width: int, blocks: int) -> None:
         super().__init__()
         self.time = nn.Linear(32, 64)
         self.enter = nn.Linear(latents, width)
-        self.blocks = nn.ModuleList(_Block(width, 64) for _ in range(blocks))
+        self.blocks = nn.ModuleList(_Block(latents, width, 64) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.leave = nn.Linear(width, latents)
 
-    def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def forward(self, x_BL: Tensor, t_T: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Prediction (B, L) at times in (0, 1)."""
-        when = F.silu(self.time(_ratio_features(t_B)))
+        when_TE = F.silu(self.time(_ratio_features(t_T)))
         h: Tensor = self.enter(x_BL)
         for block in self.blocks:
-            h = block(h, when)
+            h = block(h, x_BL, when_TE)
         out: Tensor = self.leave(self.norm(h))
         return out.float()
 
@@ -218,16 +250,21 @@ class ResidualMLP(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, time: int) -> None:
+    def __init__(self, latents: int, width: int, time: int) -> None:
         super().__init__()
+        inner = max(1, 2 * width // 3)  # as many weights as with two layers of the full width
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.again = nn.Linear(latents, 2 * inner)
+        self.first, self.second = nn.Linear(width, 2 * inner), nn.Linear(inner, width)
         self.time = nn.Linear(time, 2 * width)
 
-    def forward(self, h: Tensor, when: Tensor) -> Tensor:
-        scale, shift = self.time(when).chunk(2, dim=-1)
-        change: Tensor = self.second(F.silu(self.first(self.norm(h) * (1 + scale) + shift)))
-        return h + change
+    def forward(self, h_BW: Tensor, x_BL: Tensor, when_TE: Tensor) -> Tensor:
+        scale, shift = self.time(when_TE)[:, None].chunk(2, dim=-1)
+        of_times = self.norm(h_BW).unflatten(0, (len(when_TE), -1))
+        read = self.first((of_times * (1 + scale) + shift).flatten(0, 1)) + self.again(x_BL)
+        gate, value = read.chunk(2, dim=-1)
+        change: Tensor = self.second(F.silu(gate) * value)
+        return h_BW + change
 
 
 class PlainMLP(nn.Module):
@@ -241,46 +278,50 @@ class PlainMLP(nn.Module):
             nn.Linear(latents if i == 0 else width, latents if i == layers - 1 else width) for i in range(layers)
         )
 
-    def forward(self, x_BL: Tensor, t_B: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def forward(self, x_BL: Tensor, t_T: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Prediction (B, L); dropout only where ``generator`` is given."""
-        h: Tensor = self.layers[0](x_BL) + self.time(time_features(t_B, 64))
+        when = self.time(time_features(t_T, 64))
+        h: Tensor = self.layers[0](x_BL) + when.repeat_interleave(len(x_BL) // len(t_T), dim=0)
         for layer in self.layers[1:]:
             h = layer(dropout(F.gelu(h), self.rate, generator))
         return h.float()
 
 
-def _ratio_features(t_B: Tensor) -> Tensor:
-    """Sinusoidal features (B, 32) of the log noise-to-signal ratio of the straight path."""
-    ratio = torch.logit(t_B, eps=3e-4)[:, None]
-    rates = torch.exp(torch.linspace(math.log(0.125), math.log(8.0), 16, device=t_B.device))
+def _ratio_features(t_T: Tensor) -> Tensor:
+    """Sinusoidal features (T, 32) of the log noise-to-signal ratio of the straight path."""
+    ratio = torch.logit(t_T, eps=3e-4)[:, None]
+    rates = torch.exp(torch.linspace(math.log(0.125), math.log(8.0), 16, device=t_T.device))
     return torch.cat([(ratio * rates).sin(), (ratio * rates).cos()], dim=1)
 
 
 _CHUNK = 4096
+_TOGETHER = 8  # rows of a batch that share a time
+_MOST_AMONG = 2**18  # latents of all rows over which a target is averaged: it shall take less time than the network
 
 
 class LatentConfig(Struct):
     """The coordinator's generative model of latents, G in the paper."""
 
     path: Literal["flow", "gaussian"] = "flow"  # rectified flow, or the paper's Gaussian diffusion
-    network: Literal["residual", "plain"] = "residual"  # residual blocks, or the paper's plain layers
+    network: Literal["gated", "plain"] = "gated"  # gated residual blocks, or the paper's plain layers
     fit_to_rows: bool = True  # small tables get narrower networks, fewer steps and smaller batches: see `sized`
-    width: Size[int] = 512  # of the denoiser's hidden layers
-    depth: Size[int] = 4  # residual blocks, or plain layers (paper: 8)
+    width: Size[int] = 256  # of the denoiser's hidden layers
+    depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
     steps: Positive[int] = 8000  # iterations, at most
     steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
-    batch: Size[int] = 1024
+    batch: Size[int] = 512
     rate: Positive[float] = 2.5e-3
     decay: NonNegative[float] = 1e-3  # weight decay
     average: NonNegative[float] = 0.12  # length of the weights' moving average as a share of all steps; 0 for none
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: NonNegative[float] = 1.0  # gradient norm; 0 for no clipping
     held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
-    time_mean: float = 0.0  # of the logit-normal law of training times
+    time_mean: float = -0.5  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
-    left: NonNegative[float] = 0.15  # noise at which the flow ends, in data units: the decoders' sigma, or 0
+    among: Size[int] = 4096  # rows over which a flow's target is averaged, at most; 1: each row has its own
+    left: NonNegative[float] = 0.2  # noise at which the flow ends, in data units: the decoders' sigma, or 0
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)
@@ -359,9 +400,9 @@ class LatentGenerator:
     def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
         """``steps`` steps on batches of the standardised latents that ``rows`` names."""
         order = batches(len(rows), self.config.batch, draw)
-        rows = rows.to(self.device)
+        rows_NL = x_NL[rows.to(self.device)]
         for _ in range(steps):
-            self.learner.descend(self._loss(x_NL[rows[next(order)]], draw, draw))
+            self.learner.descend(self._loss(rows_NL[next(order)], draw, draw, rows_NL))
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""
@@ -416,16 +457,28 @@ class LatentGenerator:
             return nullcontext()
         return torch.autocast(self.device.type, self.arithmetic)
 
-    def _loss(self, x_BL: Tensor, draw: torch.Generator, drop: torch.Generator | None) -> Tensor:
+    def _loss(
+        self, x_BL: Tensor, draw: torch.Generator, drop: torch.Generator | None, rows_NL: Tensor | None = None
+    ) -> Tensor:
+        """The loss of a batch; that of a flow against means over training rows, if these are given."""
         config = self.config
         noise = torch.randn(x_BL.shape, generator=draw, device=self.device)
         if config.path == "flow":
-            t = draw_times(len(x_BL), config.time_mean, config.time_sd, config.left, draw)
+            times = len(x_BL) // math.gcd(len(x_BL), _TOGETHER)
+            t_T = draw_times(times, config.time_mean, config.time_sd, config.left, draw)
+            among_RL = None if rows_NL is None or config.among == 1 else self._among(x_BL, rows_NL, draw)
             with self.arithmetics():
-                return flow_loss(self.network, x_BL, t, noise, drop)
+                return flow_loss(self.network, x_BL, t_T, noise, drop, among_RL)
         steps = torch.randint(self.gaussian.steps, (len(x_BL),), generator=draw, device=self.device)
         with self.arithmetics():
             return self.gaussian.loss(self.network, x_BL, steps, noise, drop)
+
+    def _among(self, x_BL: Tensor, rows_NL: Tensor, draw: torch.Generator) -> Tensor:
+        """A batch and others of the training rows (R, L), or all of these where they are few."""
+        others = max(0, min(self.config.among, _MOST_AMONG // self.latents) - len(x_BL))
+        if len(rows_NL) <= len(x_BL) + others:
+            return rows_NL
+        return torch.cat([x_BL, rows_NL[torch.randint(len(rows_NL), (others,), generator=draw, device=self.device)]])
 
     @torch.no_grad()
     def _held_out_loss(self, x_JL: Tensor) -> float:
@@ -443,7 +496,7 @@ class LatentGenerator:
 def _network(latents: int, config: LatentConfig, draw: torch.Generator) -> nn.Module:
     if config.network == "plain":
         return build(PlainMLP, latents, config.width, config.depth, config.dropout, generator=draw)
-    network = build(ResidualMLP, latents, config.width, config.depth, generator=draw)
+    network = build(GatedMLP, latents, config.width, config.depth, generator=draw)
     network.start_small()
     return network
 

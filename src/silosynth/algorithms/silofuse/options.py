@@ -21,14 +21,14 @@ class CoderConfig(Struct):
     hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: NonNegative[float] = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: NonNegative[float] = 0.2  # noise through which a "noisy" decoder reads unit-variance latents
     kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
     fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
-    steps: Positive[int] = 1500  # iterations
+    steps: Positive[int] = 600  # iterations
     batch: Size[int] = 512
-    rate: Positive[float] = 4e-3
+    rate: Positive[float] = 6e-3
     decay: NonNegative[float] = 1e-4
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: NonNegative[float] = 5.0  # gradient norm; 0 for no clipping
@@ -124,16 +124,19 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
             steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
         ),
         latent=LatentConfig(
-            path="gaussian", network="plain", depth=8, dropout=0.01, fit_to_rows=False, steps=500_000, checks=100,
-            batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0, sample_steps=25,
-            precision="float32",
+            path="gaussian", network="plain", width=512, depth=8, dropout=0.01, fit_to_rows=False, steps=500_000,
+            checks=100, batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0,
+            sample_steps=25, precision="float32",
         ),
         divide=True,
     ),
-    "fast": SiloFuseConfig(coder=CoderConfig(steps=800), latent=LatentConfig(width=320, steps=1600, sample_steps=8)),
+    "fast": SiloFuseConfig(
+        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(depth=4, steps=1500, sample_steps=8)
+    ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
-        coder=CoderConfig(steps=3000), latent=LatentConfig(width=768, steps=20_000, steps_per_rows=8.0, sample_steps=15)
+        coder=CoderConfig(steps=1500, rate=4e-3),
+        latent=LatentConfig(width=384, steps=16_000, steps_per_rows=6.6, sample_steps=15),
     ),
 }  # fmt: skip
 
@@ -143,21 +146,25 @@ PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the other presets trai
 }
 
 
-def _end_to_end(config: SiloFuseConfig) -> SiloFuseConfig:
-    """The paper's Gaussian diffusion on plain latents, with the iterations and widths of ``config``."""
+def _end_to_end(config: SiloFuseConfig, width: int, steps: int) -> SiloFuseConfig:
+    """The paper's Gaussian diffusion on plain latents, with the autoencoders' widths of ``config``."""
     coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)
     sample_steps = config.latent.sample_steps
     sample_steps = 5 * sample_steps // 3 if config.latent.path == "flow" else sample_steps  # eq. (1) needs more
     latent = replace(
         config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3,
-        sample_steps=sample_steps,
+        width=width, steps=steps, sample_steps=sample_steps,
     )  # fmt: skip
     return replace(config, coder=coder, latent=latent)
 
 
-END_TO_END_PRESETS: Mapping[str, SiloFuseConfig] = {name: _end_to_end(config) for name, config in PRESETS.items()}
-JOINT_PRESETS: Mapping[str, SiloFuseConfig] = {
-    name: replace(config, coder=replace(config.coder, form="plain"))  # the coordinator adds the noise
-    for name, config in PRESETS.items()
-    if name != "paper"
+END_TO_END_PRESETS: Mapping[str, SiloFuseConfig] = {
+    name: _end_to_end(PRESETS[name], width, steps)
+    for name, width, steps in (
+        ("paper", 512, 500_000), ("fast", 320, 1600), ("balanced", 512, 8000), ("best", 768, 20_000)
+    )
+}  # fmt: skip
+JOINT_PRESETS: Mapping[str, SiloFuseConfig] = {  # the coordinator adds the noise; all silos' latents take longer
+    name: replace(PRESETS[name], coder=replace(PRESETS[name].coder, form="plain", steps=steps, rate=4e-3))
+    for name, steps in (("fast", 800), ("balanced", 1500), ("best", 3000))
 }
