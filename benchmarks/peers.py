@@ -197,27 +197,28 @@ def run(options: argparse.Namespace, old: list[Row]) -> Iterator[Row]:
                 yield from rows_of(table, name, "own", options.limit / 2)
 
 
-def beside(rows: list[Row]) -> list[Row]:
+def beside(kept: list[Row]) -> list[Row]:
     """For each generator and time the means over tables, and on how many of them `fast` is closer to the real table."""
-    fast = {row["table"]: row for row in rows if row["generator"] == FAST}
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
+    fast = {(row["table"], row["rows"]): row for row in kept if row["generator"] == FAST}
+    groups: dict[tuple[int, str, str], list[Row]] = {}
+    for row in kept:
         if not row["failed"]:
-            groups.setdefault((row["generator"], row["time"]), []).append(row)
+            groups.setdefault((row["rows"], row["generator"], row["time"]), []).append(row)
     return [
         {
             "generator": name,
             "time": time,
+            "rows": rows,
             "tables": len(own),
             **{title: results.average([row[title] for row in own]) for title in TITLES},
             **{
                 f"`fast` ahead in {title.removesuffix(' %')}": ""
                 if name.startswith(("silosynth", FLOOR))
-                else sum(fast[row["table"]][title] < row[title] for row in own)
+                else sum(fast[row["table"], rows][title] < row[title] for row in own)
                 for title in ("shape %", "trend %")
             },
         }
-        for (name, time), own in groups.items()
+        for (rows, name, time), own in groups.items()
     ]
 
 
