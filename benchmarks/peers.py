@@ -126,14 +126,10 @@ def measure(
         source, made = Path(folder) / "train.csv", Path(folder) / "synthetic.csv"
         train.to_csv(source, index=False)
         command = [python, one_peer.__file__, name, str(source), target, str(made)]
-        options = [
-            "--limit",
-            str(limit),
-            "--seed",
-            str(seed),
-            *([] if seconds is None else ["--seconds", str(seconds)]),
-        ]
-        done = subprocess.run([*command, *options], check=True, capture_output=True, text=True, cwd=folder)
+        command += ["--limit", str(limit), "--seed", str(seed)]
+        if seconds is not None:
+            command += ["--seconds", str(seconds)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
         took = json.loads(done.stdout.splitlines()[-1])
         figures, floors = judge(pd.read_csv(source), holdout, pd.read_csv(made), target)
     return {**took, **figures}, floors
@@ -162,21 +158,17 @@ def run(options: argparse.Namespace, old: list[Row]) -> Iterator[Row]:
 
     def rows_of(table: str, generator: str, time: str, seconds: float | None) -> list[Row]:
         named = dict(zip(IDENTITY, (table, options.rows, generator, time, options.seed), strict=True))
+        lacking = {"version": "", "epochs": "", **dict.fromkeys(TITLES), "failed": ""}
 
         def work(*_: Any) -> list[Row]:
-            empty = {"version": "", "epochs": "", **dict.fromkeys(TITLES), "failed": ""}
-            end = {"commit": results.stamp()["commit"]}
+            end, given = {"commit": results.stamp()["commit"]}, parts(table, options.rows)
             try:
                 python = interpreter(one_peer.GENERATORS[generator].package, options.environments)
-                found, floors = measure(
-                    python, generator, parts(table, options.rows), seconds, options.limit, options.seed
-                )
+                found, floors = measure(python, generator, given, seconds, options.limit, options.seed)
             except subprocess.CalledProcessError as error:
-                return [{**named, **empty, "failed": why(error), **end}]
-            return [
-                {**named, "generator": FLOOR, "time": "", **empty, **floors, **end},
-                {**named, **empty, **found, **end},
-            ]
+                return [{**named, **lacking, "failed": why(error), **end}]
+            floor = {**named, "generator": FLOOR, "time": "", **lacking, **floors, **end}
+            return [floor, {**named, **lacking, **found, **end}]
 
         return common.once(options.folder, work, *named.values())
 
