@@ -2,7 +2,7 @@
 
     python benchmarks/one_peer.py "CTGAN (sdv)" train.csv income synthetic.csv --seconds 60
 
-It trains for the default number of epochs, or for as many of them as end within the seconds of the processor, which two
+It trains for the default number of epochs, or for as many of them as end within the seconds of the processor, which
 short trainings foretell. One line of JSON says what it took: epochs, seconds of the processor for training and for
 sampling, and the largest memory in gigabytes. Settings are the generator's own, apart from epochs.
 
@@ -127,9 +127,10 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def within(seconds: float, most: int, probe: int, takes: Callable[[int], float]) -> int:
     """How many epochs, from one to ``most``, end within the seconds, if two short trainings tell how long they take."""
-    first, second = takes(probe), takes(2 * probe)
-    each = max(second - first, 1e-9) / probe
-    return max(1, min(most, math.floor(probe + (seconds - first) / each)))
+    takes(probe)  # the first one of a process takes longer
+    short, longer = takes(probe), takes(3 * probe)
+    each = max(longer - short, 1e-9) / (2 * probe)
+    return max(1, min(most, math.floor(probe + (seconds - short) / each)))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -79,6 +79,8 @@ def test_epochs_are_what_ends_within_the_seconds(peers: ModuleType) -> None:
     within = peers.one_peer.within
     assert [within(seconds, 100, 5, takes) for seconds in (23, 22.9, 1, 1000)] == [10, 9, 1, 100]
     assert within(23, 100, 1, lambda epochs: 3.0) == 100  # too short to be told apart
+    slow_start = iter([40.0, 5.0, 9.0])
+    assert within(23, 100, 1, lambda epochs: next(slow_start)) == 10
 
 
 def test_peers_get_the_seconds_of_fast_and_what_fails_is_said(
