@@ -272,6 +272,21 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
         ]
 
 
+def test_what_readme_says_of_peers_is_what_is_on_record() -> None:
+    shown = rows_of(ROOT / "README.md", "Beside another generator")
+    kept = json.loads((ROOT / "benchmarks/results/peers.json").read_text())["rows"]
+    names = ("shape %", "trend %", "two-sample AUC", "AUC or R²", "nearer to train %", "train s", "peak GB")
+    titles = {"silosynth fast": "`fast`, four silos", "MOSTLY AI": "MOSTLY AI's engine, one table", "floor": "floor"}
+    for record in kept:
+        cells = shown.get(f"{record['table']}: {titles.get(record['generator'])}", [])
+        for name, cell in zip(names, cells, strict=False):
+            for number in numbers(cell):
+                digits = len(cell.split()[0].partition(".")[2])
+                assert number == pytest.approx(record[name], abs=0.6 * 10**-digits), (record["generator"], name)
+    told = {(record["table"], titles.get(record["generator"])) for record in kept}
+    assert {tuple(title.split(": ")) for title in shown if title} - told == set()
+
+
 def test_shown_text_is_compared_with_what_is_printed() -> None:
     shown = "9 rows\nfirst 2.00 of 2,000\nnoise\nsecond 0.500"
     alike("9 rows\n…\nsecond 0.520", shown)
