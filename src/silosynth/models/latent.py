@@ -321,7 +321,7 @@ class LatentConfig(Struct):
     time_mean: float = -0.5  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
     among: Size[int] = 4096  # rows over which a flow's target is averaged, at most; 1: each row has its own
-    left: NonNegative[float] = 0.2  # noise at which the flow ends, in data units: the decoders' sigma, or 0
+    left: NonNegative[float] = 0.15  # noise at which the flow ends, in data units: the decoders' sigma, or 0
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)

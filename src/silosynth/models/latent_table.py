@@ -31,7 +31,7 @@ class LatentTableConfig(Struct):
 
     hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 2
-    sigma: float = 0.2  # noise through which the decoder reads unit-variance latents
+    sigma: float = 0.15  # noise through which the decoder reads unit-variance latents
     weight: float = 5.0  # of squared score errors against cross-entropy
     steps: Positive[int] = 1500  # iterations of the autoencoder in each silo, at most
     batch: Size[int] = 512

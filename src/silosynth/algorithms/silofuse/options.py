@@ -21,7 +21,7 @@ class CoderConfig(Struct):
     hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: NonNegative[float] = 0.2  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: NonNegative[float] = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
     kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
