@@ -251,25 +251,25 @@ def rows_of(page: Path, heading: str) -> dict[str, list[str]]:
 
 
 def test_what_readme_measured_is_what_is_on_record() -> None:
+    kept = json.loads((ROOT / "benchmarks/results/presets.json").read_text())["rows"]
     shown = rows_of(ROOT / "README.md", "## Measured")
     names = ("shape %", "trend %", "across %", "XGB two-sample", "AUC", "nearer to train %")
-    files = {
-        "`balanced`": "adult_balanced",
-        "the same with all columns in one silo": "adult_central",
-        "`fast`": "adult_fast",
-    }
-    for title, file in files.items():
-        (record,) = json.loads((ROOT / f"benchmarks/results/{file}.json").read_text())["rows"]
-        for name, cell in zip(names, shown[title], strict=False):
-            (number,) = numbers(cell)
-            assert number == pytest.approx(record[name], abs=0.6 * 10 ** -len(cell.split()[0].partition(".")[2])), (
-                title,
-                name,
-            )
-        floors = [record[f"{name} floor"] for name in names[:5]]
-        assert [numbers(cell)[0] for cell in shown["floor"][:5]] == [
-            pytest.approx(floor, abs=0.006) for floor in floors
-        ]
+    for preset in ("balanced", "fast"):
+        (record,) = (row for row in kept if (row["table"], row["preset"], row["seed"]) == ("adult", preset, 0))
+        same_figures(shown[f"`{preset}`"], [record[name] for name in names])
+        same_figures(shown["floor"][:5], [record[f"{name} floor"] for name in names[:5]])
+    shown = rows_of(ROOT / "docs/performance.md", "## Presets")
+    names = ("trend %", "trend % floor", "XGB two-sample", "XGB two-sample floor", "nearer to train %")
+    for row in kept:
+        if row["seed"] == 0:
+            same_figures(shown[f"{row['table']}, `{row['preset']}`"], [row[name] for name in names])
+
+
+def same_figures(cells: list[str], figures: list[float]) -> None:
+    """Whether cells show these figures, to the digits that they have."""
+    for cell, figure in zip(cells, figures, strict=False):
+        (number,) = numbers(cell)
+        assert number == pytest.approx(figure, abs=0.6 * 10 ** -len(cell.split()[0].partition(".")[2])), (cells, figure)
 
 
 def test_what_readme_says_of_peers_is_what_is_on_record() -> None:
