@@ -361,7 +361,7 @@ def test_options_are_checked(name, options, match):
 def test_wide_rows_are_not_compared():
     frame = table(3000).assign(code=[f"c{i % 2500}" for i in range(3000)])
     federation = ss.simulate(frame, silos={"a": ["city", "code"], "b": ["debt"]})
-    options = {"select": "frechet", "encoders.min_count": 1}
+    options = {"select": "frechet", "encoders.min_count": 1, "encoders.most_categories": 2500}
     with pytest.raises(ConfigError, match="select = 'last'"):
         ss.fit("vflgan", federation, preset="fast", options=options, progress=False)
 
@@ -381,7 +381,7 @@ def test_standardised_numbers_come_back_with_their_missing_ones_and_within_their
 def test_ten_thousand_levels_train():
     frame = table(20_000).assign(code=[f"c{i % 10_000}" for i in range(20_000)])
     federation = ss.simulate(frame, silos={"a": ["city", "code"], "b": ["debt"]})
-    options = {**SIZES, "encoders.min_count": 1, "epochs": 1, "batch": 1000}
+    options = {**SIZES, "encoders.min_count": 1, "encoders.most_categories": 10_000, "epochs": 1, "batch": 1000}
     drawn = ss.fit("vflgan", federation, preset="fast", options=options, progress=False).sample(50)
     assert set(drawn["code"]) <= set(frame["code"])
 

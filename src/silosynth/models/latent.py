@@ -90,7 +90,10 @@ def mean_velocity(x_BL: Tensor, t_T: Tensor, rows_RL: Tensor) -> Tensor:
     ask_BK = torch.cat([ratio / t * x_BL, ratio.square()], dim=1)
     row_RK = torch.cat([rows_RL, -0.5 * rows_RL.square().sum(dim=1, keepdim=True)], dim=1)
     ask, row = ask_BK[None, None], row_RK[None, None]  # their product is the log weight; four dimensions are fast
-    with torch.autocast(x_BL.device.type, enabled=False):  # weights need the precision
+    of = x_BL.device.type
+    with (
+        torch.autocast(of, enabled=False) if torch.is_autocast_enabled(of) else nullcontext()
+    ):  # weights need precision
         mean_BK = F.scaled_dot_product_attention(ask, row, row, scale=1.0)[0, 0]
     return (x_BL - mean_BK[:, :-1]) / t
 
