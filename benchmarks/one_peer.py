@@ -89,7 +89,7 @@ def sdv(synthesizer: str) -> Callable[[], Training]:
         from sdv.metadata import Metadata
 
         def train(rows: pd.DataFrame, target: str, epochs: int, seed: int) -> Sampler:
-            np.random.seed(seed)
+            np.random.seed(seed)  # it takes no seed: this process is its own
             torch.manual_seed(seed)
             described = Metadata.detect_from_dataframes({"rows": rows}, infer_keys=None)
             model = getattr(single_table, synthesizer)(described, epochs=epochs, enable_gpu=False)

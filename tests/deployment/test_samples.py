@@ -44,9 +44,8 @@ def test_nobody_is_asked_about_rows_that_are_not_in_the_sample(tmp_path: Path) -
     silos = two_silos()
     heard = begun(job(silos, sample=0.2), sides := parties(silos, tmp_path))
     placed = [reply.matched for reply in heard["bank"] if isinstance(reply, Placed)]
-    names = [name.encode() for name in silos["bank"].frame["customer"]]
     assert 10 < placed[0].rows < 50 and placed[0].common == len(trained_on(silos["bank"], sides["bank"]))
-    assert holdout.sample_key(sides["bank"]._key) != sides["bank"]._key and len(names) == 150
+    assert holdout.sample_key(sides["bank"]._key) != sides["bank"]._key
 
 
 def test_rows_in_the_same_order_are_sampled_by_their_place(tmp_path: Path) -> None:
@@ -78,7 +77,9 @@ def test_rows_that_one_silo_has_alone_are_of_the_sample_too(tmp_path: Path) -> N
         alone = sides["bank"]._alone
         order = sides["bank"]._order
         assert order is not None and len(alone) and not set(alone.tolist()) & set(order.tolist())
-        assert len(alone) + len(order) == (390 if share == 1 else len(alone) + len(order)) and len(alone) < 10
+        assert len(alone) < 10
+        least, most = (390, 390) if share == 1 else (150, 250)
+        assert least <= len(alone) + len(order) <= most
 
 
 def test_a_job_with_a_sample_trains_resumes_and_says_so(tmp_path: Path) -> None:

@@ -146,22 +146,22 @@ PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the other presets trai
 }
 
 
-def _end_to_end(config: SiloFuseConfig, width: int, steps: int) -> SiloFuseConfig:
+def _end_to_end(config: SiloFuseConfig, width: int, depth: int, steps: int) -> SiloFuseConfig:
     """The paper's Gaussian diffusion on plain latents, with the autoencoders' widths of ``config``."""
     coder = replace(config.coder, form="plain", calibrate=False, fit_to_rows=False, rate=1e-3)
     sample_steps = config.latent.sample_steps
     sample_steps = 5 * sample_steps // 3 if config.latent.path == "flow" else sample_steps  # eq. (1) needs more
     latent = replace(
         config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3,
-        width=width, steps=steps, sample_steps=sample_steps,
+        width=width, depth=depth, steps=steps, sample_steps=sample_steps,
     )  # fmt: skip
     return replace(config, coder=coder, latent=latent)
 
 
 END_TO_END_PRESETS: Mapping[str, SiloFuseConfig] = {
-    name: _end_to_end(PRESETS[name], width, steps)
-    for name, width, steps in (
-        ("paper", 512, 500_000), ("fast", 320, 1600), ("balanced", 512, 8000), ("best", 768, 20_000)
+    name: _end_to_end(PRESETS[name], width, depth, steps)
+    for name, width, depth, steps in (
+        ("paper", 512, 8, 500_000), ("fast", 320, 4, 1600), ("balanced", 512, 4, 8000), ("best", 768, 4, 20_000)
     )
 }  # fmt: skip
 JOINT_PRESETS: Mapping[str, SiloFuseConfig] = {  # the coordinator adds the noise; all silos' latents take longer
