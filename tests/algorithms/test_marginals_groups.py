@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.algorithms.rows_play import DP, EVERYWHERE, TINY, RowsPlay, check_noise, with_small_sketches
+from tests.algorithms.rows_play import (
+    BEYOND_A_TREE,
+    CAUGHT,
+    DP,
+    EVERYWHERE,
+    TINY,
+    RowsPlay,
+    check_noise,
+    with_small_sketches,
+)
 from tests.contracts.settings import BOUNDS, GROUPS, frame, grouped
 
 import silosynth as ss
@@ -152,6 +161,29 @@ def test_weaker_mechanisms_are_caught(mutated: Any, small: pytest.MonkeyPatch) -
     mutated(small)
     with pytest.raises((AssertionError, ValueError), match=r"noise below|the same noise|zip\(\)|affords"):
         check_noise(RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": DP}).drive(small))
+
+
+def extended(patched: pytest.MonkeyPatch) -> RowsPlay:
+    """AIM, which opens more tables than a tree's: its last ones get what is left of the budget."""
+    data = pd.concat([frame()] * 200, ignore_index=True)
+    rows = {"north": range(0, len(data), 2), "south": range(1, len(data), 2)}
+    federation = ss.simulate(data, {group: GROUPS[group] for group in TWO}, BOUNDS, rows)
+    play = RowsPlay(federation, {"dp": DP, "tables": 2.0, "rounds": 1}, kind="aim").drive(patched)
+    assert len(play.asked(opening.OpenSums)) == 3, "groups of all pairs, the tree, and more"
+    return play
+
+
+@pytest.mark.slow
+def test_further_tables_are_noised_as_charged(small: pytest.MonkeyPatch) -> None:
+    check_noise(extended(small))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutated", [*EVERYWHERE, *BEYOND_A_TREE, only_holders_add_noise])
+def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.MonkeyPatch) -> None:
+    mutated(small)
+    with pytest.raises((AssertionError, ValueError, ProtocolError), match=CAUGHT):
+        check_noise(extended(small))
 
 
 def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
