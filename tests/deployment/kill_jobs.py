@@ -79,8 +79,8 @@ TABLES = {
 GROUPED_SILOS = tuple(tuple(group) for group in GROUPED)
 GROUPED_MST = {"bins": 4, "silo_groups": GROUPED_SILOS}
 GROUPED_JUDGE = {
-    "columns": JUDGE["columns"][:2], "sets": ((0, 1),), "opening": "exact", "holdout": True, "horizontal": True,
-    "silo_groups": GROUPED_SILOS,
+    "columns": (CountedColumn("", "age", edges=(50,)), CountedColumn("", "visits", edges=(5,))), "sets": ((0, 1),),
+    "opening": "exact", "holdout": True, "horizontal": True, "silo_groups": GROUPED_SILOS,
 }  # fmt: skip
 RULES = read_rules([{"kind": "inequality", "low": "visits", "high": "age"}])
 TABLES |= {"draw": TABLES["silofuse"], "approve": TABLES["silofuse"], "grouped judge": TABLES["groups"]}

@@ -252,12 +252,10 @@ def _allowed(
     """Which pairs of columns are, with the target, in two silos at most; of every group, if there are some."""
     if silos is None:
         return None
-    if groups:
-        each = [_allowed(names, target, {silo: silos[silo] for silo in group}) for group in groups]
-        return np.logical_and.reduce(each)
-    owner = {name: silo for silo, held in silos.items() for name in held}
-    owners = [owner.get(name, "") for name in names]
-    return np.array([[len({a, b, owners[target]}) <= 2 for b in owners] for a in owners])
+    owned = [{name: silo for silo in group for name in silos[silo]} for group in groups or (tuple(silos),)]
+    owners = [[owner.get(name, "") for name in names] for owner in owned]
+    places = range(len(names))
+    return np.array([[all(len({o[a], o[b], o[target]}) <= 2 for o in owners) for b in places] for a in places])
 
 
 def _tree(codes_dN: Ints, sizes: Sequence[int], target: int, allowed: Floats | None) -> tuple[int | None, ...]:

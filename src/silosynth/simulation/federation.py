@@ -167,7 +167,8 @@ def check_federation(value: Any, make: str = "simulate(frame, silos={…})", gro
         )
     if value.groups and not grouped:
         rule = "Groups of silos, each divided by columns and of other rows, train mst or aim, and judge a table"
-        raise ConfigError(rule, f"groups of {', '.join(value.roster)}", "Pass a federation of the silos of one group.")
+        remedy = "Pass a federation, or an experiment file, of the silos of one group."
+        raise ConfigError(rule, f"groups of {', '.join(value.roster)}", remedy)
 
 
 def simulate(
