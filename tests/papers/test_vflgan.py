@@ -94,6 +94,17 @@ def test_options_are_those_that_an_algorithm_has():
     assert algorithm_options(job) == {"epochs": 5, "least_rounds": 0, "batch": 16}
 
 
+def test_ours_as_published_has_the_settings_of_the_table_s_own_public_code() -> None:
+    red = algorithm_options(TotalDifferenceJob("wine_quality_red", "vflgan-base", preset="paper"))
+    assert (red["generator"], red["batch"], red["epochs"], red["shared"]) == ((16, 32, 64), 16, 150, (32,))
+    white = algorithm_options(TotalDifferenceJob("wine_quality_white", "vertigan", preset="paper", epochs=7))
+    assert (white["batch"], white["rate"], white["epochs"], "shared" in white) == (64, 4e-4, 7, False)
+    given = TotalDifferenceJob("wine_quality_red", "vflgan", preset="paper", options=(("batch", 32),))
+    assert json.loads(given.settings)["batch"] == 32 and json.loads(given.settings)["epochs"] == 150
+    assert not algorithm_options(replace(given, table="adult", options=()))  # the preset's own
+    assert not algorithm_options(replace(given, preset="fast", options=()))
+
+
 @needs_data
 def test_tables_are_divided_as_in_the_public_code():
     adult, wine = comparison.load("adult", 500), comparison.load("wine_quality_red", 200, target="number")
@@ -200,6 +211,12 @@ def test_two_records_are_attacked_the_second_another_one() -> None:
     numbers[7] = (90, -90, 90)  # alone, and outlying in all columns
     numbers[9] = (30, 30, 1.5)
     assert records.vulnerable(pd.DataFrame(numbers, columns=list("abc"))) == (7, 9)
+
+
+@needs_data
+@pytest.mark.parametrize(("table", "known"), [("wine_quality_red", (1235, 151)), ("wine_quality_white", (1034, 2781))])
+def test_records_are_those_that_the_public_code_s_files_are_named_after(table: str, known: tuple[int, int]) -> None:
+    assert records.vulnerable(comparison.load(table).frame) == known
 
 
 def test_lines_have_each_record_s_areas_beside_the_published_ones() -> None:
