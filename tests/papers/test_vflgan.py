@@ -95,14 +95,18 @@ def test_options_are_those_that_an_algorithm_has():
 
 
 def test_ours_as_published_has_the_settings_of_the_table_s_own_public_code() -> None:
-    red = algorithm_options(TotalDifferenceJob("wine_quality_red", "vflgan-base", preset="paper"))
-    assert (red["generator"], red["batch"], red["epochs"], red["shared"]) == ((16, 32, 64), 16, 150, (32,))
-    white = algorithm_options(TotalDifferenceJob("wine_quality_white", "vertigan", preset="paper", epochs=7))
-    assert (white["batch"], white["rate"], white["epochs"], "shared" in white) == (64, 4e-4, 7, False)
-    given = TotalDifferenceJob("wine_quality_red", "vflgan", preset="paper", options=(("batch", 32),))
-    assert json.loads(given.settings)["batch"] == 32 and json.loads(given.settings)["epochs"] == 150
-    assert not algorithm_options(replace(given, table="adult", options=()))  # the preset's own
-    assert not algorithm_options(replace(given, preset="fast", options=()))
+    of: dict[str, Any] = {"preset": "paper", "own": True}
+    red, white = (comparison.jobs([table], ["vflgan-base"], **of)[0] for table in comparison.OWN)
+    (adult,), (plain,) = (
+        comparison.jobs(["adult"], ["vflgan"], **of),
+        comparison.jobs(algorithms=["vflgan"], preset="paper"),
+    )
+    assert json.loads(red.settings)["generator"] == [16, 32, 64] and json.loads(red.settings)["batch"] == 16
+    assert json.loads(white.settings)["rate"] == 4e-4 and json.loads(white.settings)["epochs"] == 400
+    assert adult.options == plain.options == () and json.loads(plain.settings)["epochs"] == 75
+    (given,) = comparison.jobs(["wine_quality_red"], ["vertigan"], epochs=7, options=(("batch", 32),), **of)
+    assert {"batch": 32, "epochs": 7, "noise": 10}.items() <= algorithm_options(given).items()
+    assert "shared" not in algorithm_options(given)
 
 
 @needs_data
