@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from silosynth.papers import curves, registry, settings
+from silosynth.papers import curves, registry, settings, silofuse_tables6_7 as privacy
 from silosynth.papers.results import deviation
 from silosynth.papers.vflgan_table1 import PAPER, means
 
@@ -129,3 +129,16 @@ def test_correlations_across_five_silos_are_further_off_than_across_two() -> Non
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
     ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in registry.kept_rows("vflgan_figure7")}
     assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
+
+
+def test_silofuse_has_the_least_privacy_score_of_the_three_all_above_95() -> None:
+    rows = privacy.means(registry.kept_rows("silofuse_table6"))
+    score = {row["method"]: row["privacy"] for row in rows}
+    assert len(score) == 3 and score["silofuse"] == min(score.values()) > 95 and {row["seeds"] for row in rows} == {3}
+    assert round(found(rows, method="silofuse")["singling out"]) == 11
+
+
+def test_steps_of_denoising_make_no_difference_to_privacy_beyond_that_of_seeds() -> None:
+    rows = privacy.means(registry.kept_rows("silofuse_table7"))
+    scores = [row["privacy"] for row in rows]
+    assert len(scores) == 3 and max(scores) - min(scores) < min(row["spread"]["privacy"] for row in rows)
