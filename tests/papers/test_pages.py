@@ -10,7 +10,7 @@ import pytest
 
 from silosynth.papers import curves, registry, settings, silofuse_tables6_7 as privacy
 from silosynth.papers.results import deviation
-from silosynth.papers.vflgan_table1 import PAPER, means
+from silosynth.papers.vflgan_table1 import PAPER, PAPER_NUMBER, means
 
 ROOT = Path(__file__).parents[2]
 WINES = {
@@ -142,3 +142,12 @@ def test_steps_of_denoising_make_no_difference_to_privacy_beyond_that_of_seeds()
     rows = privacy.means(registry.kept_rows("silofuse_table7"))
     scores = [row["privacy"] for row in rows]
     assert len(scores) == 3 and max(scores) - min(scores) < min(row["spread"]["privacy"] for row in rows)
+
+
+def test_vflgan_base_is_where_it_is_published_with_red_wine_s_own_settings() -> None:
+    page = (ROOT / "docs/algorithms/vflgan.md").read_text("utf-8")
+    rows = [row for row in registry.kept_rows("vflgan_table5") if row["algorithm"] == "vflgan-base"]
+    for own, text in ((True, "totals of {}, {} and {} with"), (False, "it had {}, {} and {}:")):
+        totals = [row["total difference"] for row in rows if (row["options"] != "{}") == own]
+        assert text.format(*map(point, totals)) in page
+        assert not own or max(totals) < PAPER_NUMBER["wine_quality_red"][2] + 0.005
