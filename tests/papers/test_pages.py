@@ -151,3 +151,11 @@ def test_vflgan_base_is_where_it_is_published_with_red_wine_s_own_settings() -> 
         totals = [row["total difference"] for row in rows if (row["options"] != "{}") == own]
         assert text.format(*map(point, totals)) in page
         assert not own or max(totals) < PAPER_NUMBER["wine_quality_red"][2] + 0.005
+
+
+def test_neither_order_nor_silos_move_a_score_by_more_than_1_1() -> None:
+    rows = [row for row in registry.kept_rows("silofuse_figure11") if row["seed"] == 0]
+    assert len({(row["silos"], row["permuted"]) for row in rows}) == 4
+    for key in ("resemblance", "utility"):
+        scores = [row[key] for row in rows]
+        assert max(scores) - min(scores) < 1.1
