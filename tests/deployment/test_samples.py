@@ -64,7 +64,7 @@ def test_samples_by_place_of_tables_with_more_rows_or_fewer_are_refused(tmp_path
     whole = customers(161)
     for more in (1, 2):  # nine samples of ten have as many rows without these
         silos = {"bank": Rows(whole[["age", "income"]]), "shop": Rows(whole[["visits", "paid"]][:-more])}
-        with pytest.raises(ProtocolError, match="All silos take up the same rows|Silos must hold the same rows"):
+        with pytest.raises(ProtocolError, match=r"All silos take up the same rows|Silos must hold the same rows"):
             begun(job(silos, sample=0.1, align=None, name=f"less{more}"), parties(silos, tmp_path / f"less{more}"))
 
 

@@ -151,6 +151,7 @@ def check_tags(group: Group, silos: Sequence[str], held: Tensor, tags: Sequence[
     wrong = [silo for silo in silos if not hmac.compare_digest(told.get(silo, b""), tag(group, silo, held, of))]
     if wrong or len(tags) != len(silos):
         raise ProtocolError(
-            "All silos take up the same rows, and hold out the same of them", f"not {', '.join(wrong) or 'as many silos'}",
+            "All silos take up the same rows, and hold out the same ones",
+            f"not {', '.join(wrong) or 'as many silos'}",
             "Rows must be linked by identifiers, or be the same in the same order.",
         )  # fmt: skip
