@@ -580,7 +580,7 @@ class TableCoder:
         self.barred = barred_pairs(columns, self.encoders, config) if keep else ()
 
     def _heads(self, config: coding.EncoderConfig, rules: Sequence[Determined]) -> list[str]:
-        """The columns that determine others and have more categories than are learnt, each before what it determines."""
+        """Columns that determine others, of more categories than are learnt; each before what it determines."""
         found = []
         for name in dict.fromkeys(rule.keys.name for rule in rules):
             column = self.table[name]
