@@ -113,5 +113,5 @@ def test_shares_are_few_so_that_two_samples_differ_by_many() -> None:
     silos = two_silos()
     with pytest.raises(ConfigError, match="a half, a fifth, a tenth and so on"):
         job(silos, sample=0.3)
-    with pytest.raises(ConfigError, match="counts takes up all rows"):
-        job(silos, algorithm="judge", preset="balanced", sample=0.5, options={}, seed=None)
+    with pytest.raises(ConfigError, match="opens exact counts takes up all rows"):
+        job(silos, algorithm="judge", preset="balanced", sample=0.5, options={"opening": "exact"}, seed=None)

@@ -70,7 +70,7 @@ class Terms:
     """Who takes part in a judging, with which rows and columns, and how data travel.
 
     Attributes:
-        silos, align, holdout, transport, limit, patience: as of a job and its order.
+        silos, align, holdout, sample, transport, limit, patience: as of a job and its order.
         schemas: each silo's columns, if they are known.
         horizontal: whether silos hold different rows of the same columns.
         dealer: a silo that takes part without rows, and deals in place of the coordinator; empty for none.
@@ -85,6 +85,7 @@ class Terms:
     schemas: Mapping[str, Schema] | None = None
     horizontal: bool = False
     dealer: str = ""
+    sample: float = 1.0
 
 
 def terms_of(folder: Path) -> Terms:
@@ -99,7 +100,7 @@ def terms_of(folder: Path) -> Terms:
         rule = "Groups of silos, each divided by columns and of other rows, count for mst and aim only"
         raise ConfigError(rule, folder.name, "Name another job, or the silos of one group.")
     how = order.transport, order.limit, order.patience
-    return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job))
+    return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job), sample=job.sample)
 
 
 def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
@@ -171,8 +172,9 @@ def judging_order(
         terms.horizontal, dealer=terms.dealer,
     )  # fmt: skip
     job = Job(
-        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout
-    )
+        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout,
+        sample=terms.sample if noised else 1.0,
+    )  # fmt: skip
     return Order(job, terms.transport, terms.limit, terms.patience, "cpu")
 
 
