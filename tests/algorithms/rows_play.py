@@ -5,7 +5,7 @@ What weakens a mechanism, for tests of these checks, is here as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +55,7 @@ class RowsPlay:
     opened: list[tuple[CountRequest, dict[int, np.ndarray]]] = field(default_factory=list)  # to the coordinator
     model: dict[str, Any] = field(default_factory=dict)
     kind: str = "mst"
+    change: Callable[[str, Message], Message] = lambda name, ask: ask  # by a coordinator that deviates
 
     def __post_init__(self) -> None:
         self.entry = algorithm(self.kind).divided(True)
@@ -68,11 +69,11 @@ class RowsPlay:
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> RowsPlay:
         real, sums, opens = Masker.mask_words, dict.fromkeys(self.silos, 0), opening.open_tables
 
-        def mask_words(masker: Masker, words: np.ndarray, number: int) -> Masked:
+        def mask_words(masker: Masker, words: np.ndarray, *more: Any) -> Masked:
             name = masker._seat.name
             self.words[name, sums[name]] = words.copy().view(np.int64)
             sums[name] += 1
-            return real(masker, words, number)
+            return real(masker, words, *more)
 
         def open_tables(roster: Any, request: CountRequest, *more: Any) -> Any:
             found = yield from opens(roster, request, *more)
@@ -92,7 +93,7 @@ class RowsPlay:
                     return self
                 got = {}
                 for name, ask in getattr(step, "asks", {}).items():
-                    got[name] = self.silos[name].answer(ask)
+                    got[name] = self.silos[name].answer(self.change(name, ask))
                     self.said.append((name, ask, got[name]))
 
     def asked(self, *kinds: type[Message]) -> list[Any]:

@@ -7,6 +7,7 @@ import pytest
 from tests.algorithms import one_run
 
 from silosynth.attacks.canaries import epsilon_of_one_run
+from silosynth.counting import joint
 from silosynth.counting.opening import CellNoise
 
 
@@ -18,18 +19,22 @@ def test_no_two_canaries_share_a_cell() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mst", "aim"])
-def test_no_more_is_found_than_is_accounted_and_at_epsilon_10_a_good_part_of_it(kind: str) -> None:
-    assert one_run.audit(kind, 1.0, 4).epsilon <= 1
-    found = one_run.audit(kind, 10.0, 4)
+@pytest.mark.parametrize(
+    ("kind", "way"), [("mst", "vertical"), ("aim", "vertical"), ("aim", "horizontal"), ("aim", "groups")]
+)
+def test_no_more_is_found_than_is_accounted_and_at_epsilon_10_a_good_part_of_it(kind: str, way: str) -> None:
+    assert one_run.audit(kind, 1.0, 4, way).epsilon <= 1
+    found = one_run.audit(kind, 10.0, 4, way)
     assert 0.3 * found.attainable < found.epsilon <= 10
 
 
 @pytest.mark.slow
-def test_a_fiftieth_of_the_variance_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = CellNoise.part
+@pytest.mark.parametrize("way", one_run.WAYS)
+def test_a_fiftieth_of_the_variance_is_found_out(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, many = CellNoise.part, joint.weights
     monkeypatch.setattr(CellNoise, "part", lambda noise, parts, *more: real(noise, 50 * parts, *more))
-    assert one_run.audit("aim", 1.0, 4).epsilon > 1
+    monkeypatch.setattr(joint, "weights", lambda variance: many(variance // 50))  # of what two silos draw together
+    assert one_run.audit("aim", 1.0, 4, way).epsilon > 1
 
 
 def test_guesses_are_counted_on_both_sides() -> None:

@@ -57,6 +57,12 @@ def test_of_equally_outlying_records_the_furthest_is_taken() -> None:
     assert membership.most_outlying(coded(frame)) == 51
 
 
+def test_the_threshold_decides_what_an_outlier_is() -> None:
+    near, far = {"x": 2.4, "y": 2.4}, {"x": 9.0, "y": 0.5}
+    frame = pd.DataFrame([{"x": value, "y": value} for value in np.linspace(0, 1, 50)] + [near, far])
+    assert membership.most_outlying(coded(frame)) == 50 and membership.most_outlying(coded(frame), 5.0) == 51
+
+
 def test_without_numbers_there_are_no_outliers() -> None:
     with pytest.raises(DataError, match="numeric"):
         membership.outlier_counts(coded(pd.DataFrame({"a": ["x", "y"]})))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from silosynth.papers import curves, registry, settings
+from silosynth.papers import curves, registry, settings, silofuse_tables6_7 as privacy
 from silosynth.papers.results import deviation
-from silosynth.papers.vflgan_table1 import PAPER, means
+from silosynth.papers.vflgan_table1 import PAPER, PAPER_NUMBER, means
 
 ROOT = Path(__file__).parents[2]
 WINES = {
@@ -129,3 +129,33 @@ def test_correlations_across_five_silos_are_further_off_than_across_two() -> Non
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
     ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in registry.kept_rows("vflgan_figure7")}
     assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
+
+
+def test_silofuse_has_the_least_privacy_score_of_the_three_all_above_95() -> None:
+    rows = privacy.means(registry.kept_rows("silofuse_table6"))
+    score = {row["method"]: row["privacy"] for row in rows}
+    assert len(score) == 3 and score["silofuse"] == min(score.values()) > 95 and {row["seeds"] for row in rows} == {3}
+    assert round(found(rows, method="silofuse")["singling out"]) == 11
+
+
+def test_steps_of_denoising_make_no_difference_to_privacy_beyond_that_of_seeds() -> None:
+    rows = privacy.means(registry.kept_rows("silofuse_table7"))
+    scores = [row["privacy"] for row in rows]
+    assert len(scores) == 3 and max(scores) - min(scores) < min(row["spread"]["privacy"] for row in rows)
+
+
+def test_vflgan_base_is_where_it_is_published_with_red_wine_s_own_settings() -> None:
+    page = (ROOT / "docs/algorithms/vflgan.md").read_text("utf-8")
+    rows = [row for row in registry.kept_rows("vflgan_table5") if row["algorithm"] == "vflgan-base"]
+    for own, text in ((True, "totals of {}, {} and {} with"), (False, "it had {}, {} and {}:")):
+        totals = [row["total difference"] for row in rows if (row["options"] != "{}") == own]
+        assert text.format(*map(point, totals)) in page
+        assert not own or max(totals) < PAPER_NUMBER["wine_quality_red"][2] + 0.005
+
+
+def test_neither_order_nor_silos_move_a_score_by_more_than_1_1() -> None:
+    rows = [row for row in registry.kept_rows("silofuse_figure11") if row["seed"] == 0]
+    assert len({(row["silos"], row["permuted"]) for row in rows}) == 4
+    for key in ("resemblance", "utility"):
+        scores = [row[key] for row in rows]
+        assert max(scores) - min(scores) < 1.1

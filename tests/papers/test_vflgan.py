@@ -94,6 +94,21 @@ def test_options_are_those_that_an_algorithm_has():
     assert algorithm_options(job) == {"epochs": 5, "least_rounds": 0, "batch": 16}
 
 
+def test_ours_as_published_has_the_settings_of_the_table_s_own_public_code() -> None:
+    of: dict[str, Any] = {"preset": "paper", "own": True}
+    red, white = (comparison.jobs([table], ["vflgan-base"], **of)[0] for table in comparison.OWN)
+    (adult,), (plain,) = (
+        comparison.jobs(["adult"], ["vflgan"], **of),
+        comparison.jobs(algorithms=["vflgan"], preset="paper"),
+    )
+    assert json.loads(red.settings)["generator"] == [16, 32, 64] and json.loads(red.settings)["batch"] == 16
+    assert json.loads(white.settings)["rate"] == 4e-4 and json.loads(white.settings)["epochs"] == 400
+    assert adult.options == plain.options == () and json.loads(plain.settings)["epochs"] == 75
+    (given,) = comparison.jobs(["wine_quality_red"], ["vertigan"], epochs=7, options=(("batch", 32),), **of)
+    assert {"batch": 32, "epochs": 7, "noise": 10}.items() <= algorithm_options(given).items()
+    assert "shared" not in algorithm_options(given)
+
+
 @needs_data
 def test_tables_are_divided_as_in_the_public_code():
     adult, wine = comparison.load("adult", 500), comparison.load("wine_quality_red", 200, target="number")
@@ -200,6 +215,12 @@ def test_two_records_are_attacked_the_second_another_one() -> None:
     numbers[7] = (90, -90, 90)  # alone, and outlying in all columns
     numbers[9] = (30, 30, 1.5)
     assert records.vulnerable(pd.DataFrame(numbers, columns=list("abc"))) == (7, 9)
+
+
+@needs_data
+@pytest.mark.parametrize(("table", "known"), [("wine_quality_red", (1235, 151)), ("wine_quality_white", (1034, 2781))])
+def test_records_are_those_that_the_public_code_s_files_are_named_after(table: str, known: tuple[int, int]) -> None:
+    assert records.vulnerable(comparison.load(table).frame) == known
 
 
 def test_lines_have_each_record_s_areas_beside_the_published_ones() -> None:

@@ -211,14 +211,15 @@ def outlier_counts(table: Coded) -> Ints:
     return np.asarray((_beyond(table) > 1).sum(axis=1), np.int64)
 
 
-def most_outlying(table: Coded) -> int:
+def most_outlying(table: Coded, threshold: float = 1.0) -> int:
     """The record with the most outlier attributes; of several, the one that lies furthest out over all of them.
 
-    The paper takes several records as equally vulnerable; that one is taken first is our reading.
+    A value is an outlier if it lies ``threshold`` times T outside the quartiles. The paper takes several records as
+    equally vulnerable; that one is taken first is our reading.
     """
     beyond_ND = _beyond(table)
-    counts_N = (beyond_ND > 1).sum(axis=1)
-    reach_N = np.where(beyond_ND > 1, beyond_ND, 0.0).sum(axis=1)
+    counts_N = (beyond_ND > threshold).sum(axis=1)
+    reach_N = np.where(beyond_ND > threshold, beyond_ND, 0.0).sum(axis=1)
     return int(np.lexsort((-reach_N, -counts_N))[0])
 
 

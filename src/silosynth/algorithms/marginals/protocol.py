@@ -41,8 +41,10 @@ Shapes: R rows, A attributes of one silo.
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -68,6 +70,7 @@ from silosynth.models.graphical import Axes, Flags, GraphicalModel, Levels, Meas
 from silosynth.privacy.aggregation import Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
+from silosynth.privacy.masker import told
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
 Possible: TypeAlias = dict[networks.Attributes, Flags]
@@ -472,8 +475,14 @@ def _variance(roster: Roster, config: MarginalsConfig, noise: opening.CellNoise 
 
 # Silos with different rows: sums over all of them, of what each counts in its own. Or groups of silos with different
 # rows, each divided by columns: silos count columns, and groups tables, in shares; all else is the same.
+#
+# A coordinator that told silos of other cells, ranges or buckets than others could lay the rows of one into cells of
+# their own, and read its table in the sum. So masks hang on what a silo was told (`privacy.masker.told`): if that
+# differs, they do not cancel, and what opens is random words. In groups a silo is told of its own columns, and of
+# commitments to all, which it checks for its own: so those that hold a column in other groups were told the same.
 
 NAMES = "marginals: names of levels"  # what silos agree on a secret for
+SALT = 32  # bytes
 _FIRST, _NAMES, _BINS = range(3)  # rounds of sums, before tables are counted
 
 
@@ -547,11 +556,27 @@ class TakeNoisedAttributes(TakeAttributes, release=Release.NOISED):
 
 
 class TakeOwnAttributes(TakeAttributes, common=False):
-    """Coordinator: the same, of the columns that you hold in your group."""
+    """Coordinator: the same, of the columns that you hold in your group.
+
+    Attributes:
+        commitments: to the encoder and attribute of each column that silos agreed on (`committed`), alike for all.
+        salts: of your own columns', by which you check them; 32 random bytes each, so that others guess nothing.
+    """
+
+    commitments: tuple[bytes, ...]
+    salts: tuple[bytes, ...]
 
 
 class TakeOwnNoisedAttributes(TakeNoisedAttributes, common=False):
     """Coordinator: the same, made of noised sums."""
+
+    commitments: tuple[bytes, ...]
+    salts: tuple[bytes, ...]
+
+
+def committed(salt: bytes, encoder: Encoder, attribute: networks.CountedLevels) -> bytes:
+    """What binds the coordinator to a column's cells, 32 bytes, and tells nothing of them to who lacks the salt."""
+    return hmac.digest(salt, told(encoder, attribute), "sha256")
 
 
 def coordinate_rows(
@@ -647,7 +672,8 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         for encoder, share_L in zip(encoders, shares, strict=True)
     ]
     counted = tuple(attribute.counted for attribute in attributes)
-    asks = {silo: _takes(config, state, silo, encoders, counted) for silo in roster}
+    salts = tuple(os.urandom(SALT) for _ in counted)
+    asks = {silo: _takes(config, state, silo, encoders, counted, salts) for silo in roster}
     expect((yield roster.each(asks)), Done)
     noised = [] if plan is None else list(zip(encoders, attributes, strict=True))
     return {
@@ -665,14 +691,15 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
 
 def _takes(
     config: MarginalsConfig, state: State, silo: str, encoders: tuple[Encoder, ...],
-    counted: tuple[networks.CountedLevels, ...],
+    counted: tuple[networks.CountedLevels, ...], salts: tuple[bytes, ...],
 ) -> TakeAttributes:  # fmt: skip
     """What a silo makes of its columns: of all, or of those that it holds in its group."""
     plan, most = private.plan_noise(config, _held(state)), state["most"]
     if config.silo_groups:
         held = [any(group[place] == silo for group in state["owners"]) for place in range(len(encoders))]
         own = tuple(itertools.compress(encoders, held)), tuple(itertools.compress(counted, held)), most
-        return TakeOwnAttributes(*own) if plan is None else TakeOwnNoisedAttributes(*own, plan.events)
+        bound = tuple(map(committed, salts, encoders, counted)), tuple(itertools.compress(salts, held))
+        return TakeOwnAttributes(*own, *bound) if plan is None else TakeOwnNoisedAttributes(*own, plan.events, *bound)
     take = encoders, counted, most
     return TakeAttributes(*take) if plan is None else TakeNoisedAttributes(*take, plan.events)
 
