@@ -304,8 +304,10 @@ class Job(Struct):
             )  # fmt: skip
         counts = catalog.algorithm(self.algorithm, kind=None).kind == "counting"
         if self.sample < 1 and counts and opening(self) != "noised":
-            rule = "A job that opens exact counts takes up all rows"
-            raise ConfigError(rule, self.sample, "Open them with noise, or leave the sample out.")
+            raise ConfigError(
+                "A job that opens exact counts takes up all rows", self.sample,
+                "Open them with noise, or leave the sample out.",
+            )  # fmt: skip
         if silo_groups(self):
             self._check_groups()
         for rule in self.rules:
