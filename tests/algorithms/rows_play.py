@@ -22,6 +22,7 @@ from silosynth.core.streams import Streams
 from silosynth.counting import opening
 from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest
+from silosynth.counting.silo import TableCounter
 from silosynth.encoders import summed
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.aggregation import Masked
@@ -190,6 +191,11 @@ def an_event_left_out(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(RowsSilo, "_summed", lambda *args: (r := real(*args), replace(r, events=r.events[:-1]))[1])
 
 
+def a_tables_event_left_out(patched: pytest.MonkeyPatch) -> None:
+    real = TableCounter._sum
+    patched.setattr(TableCounter, "_sum", lambda *args: (r := real(*args), replace(r, events=r.events[:-1]))[1])
+
+
 def noise_reused(patched: pytest.MonkeyPatch) -> None:
     real = Streams.noise
     patched.setattr(Streams, "noise", lambda streams: real(Streams(0)))
@@ -222,6 +228,6 @@ def halved(noise: CellNoise | None) -> CellNoise:
     return replace(noise, half_variance=max(LEAST_VARIANCE, noise.half_variance // 2))
 
 
-EVERYWHERE = [half_the_noise, an_event_left_out, noise_reused, less_noise_in_the_plan]
+EVERYWHERE = [half_the_noise, an_event_left_out, a_tables_event_left_out, noise_reused, less_noise_in_the_plan]
 BEYOND_A_TREE = [half_on_full_tables, half_on_the_last_tables, last_tables_as_if_none_were_open]
 CAUGHT = r"noise below|the same noise|zip\(\)|affords|opens no tables beyond"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from itertools import takewhile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.algorithms import one_run
@@ -9,6 +13,8 @@ from tests.algorithms import one_run
 from silosynth.attacks.canaries import epsilon_of_one_run
 from silosynth.counting import joint
 from silosynth.counting.opening import CellNoise
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_no_two_canaries_share_a_cell() -> None:
@@ -35,6 +41,18 @@ def test_a_fiftieth_of_the_variance_is_found_out(way: str, monkeypatch: pytest.M
     monkeypatch.setattr(CellNoise, "part", lambda noise, parts, *more: real(noise, 50 * parts, *more))
     monkeypatch.setattr(joint, "weights", lambda variance: many(variance // 50))  # of what two silos draw together
     assert one_run.audit("aim", 1.0, 4, way).epsilon > 1
+
+
+def test_the_page_shows_the_kept_audits() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "marginals_one_run.json").read_text("utf-8"))["rows"]
+    page = (ROOT / "docs" / "algorithms" / "marginals.md").read_text("utf-8")
+    lines = page.partition("| | silos | target epsilon |")[2].splitlines()[2:]
+    shown = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in takewhile("|".__lt__, lines)]
+    assert shown == [
+        [row["algorithm"], row["silos"], f"{row['epsilon']:g}", f"{row['right']} of {row['guesses']}",
+         f"{row['no epsilon below']:.2f}", f"{row['attainable']:.2f}"] for row in kept
+    ]  # fmt: skip
+    assert all(row["no epsilon below"] <= row["epsilon"] for row in kept) and kept
 
 
 def test_guesses_are_counted_on_both_sides() -> None:
