@@ -60,7 +60,7 @@ def run(table: str, preset: str, seed: int) -> dict[str, Any]:
         row[title] = score.value
         row[f"{title} floor"] = score.floor
     row |= {"fit, processor s": fitted - start, "sample, processor s": drawn - fitted, "peak GB": peak}
-    return row | {"CPU": torch.backends.cpu.get_cpu_capability(), "commit": results.stamp()["commit"]}
+    return row | {"CPU": torch.backends.cpu.get_cpu_capability(), "at": results.stamp()["commit"]}
 
 
 def measured(table: str, preset: str, seed: int) -> dict[str, Any]:

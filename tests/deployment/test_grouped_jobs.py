@@ -227,7 +227,7 @@ def test_a_silo_that_holds_out_others_than_its_group_is_found(tmp_path: Path) ->
             sides[silo]._held = ~sides[silo]._held
         return ask
 
-    with pytest.raises(ProtocolError, match=r"hold out the same rows.*not fund"):
+    with pytest.raises(ProtocolError, match=r"hold out the same ones.*not fund"):
         begun(asked(silos, holdout=0.25), sides, change)
 
 

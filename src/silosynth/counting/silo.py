@@ -171,7 +171,10 @@ class TableCounter(Party):
         if request.silos != self._seat.roster.parties:
             raise self._refusal("counts with the silos of its roster", request.silos)
         if rows > request.rows:
-            raise self._refusal("holds no more rows than the request says", f"more than {request.rows}")
+            rule = f"Silo {self._seat.name!r} holds no more rows than the request says"
+            raise ProtocolError(
+                rule, f"more than {request.rows}", "Start it with a larger bound: --rows, or rows in [judge]."
+            )
         if not self._table.columns and request.dealer != self._seat.name:
             raise DataError(
                 "A silo that takes part in a counting has a column that can be counted", "identifiers at most",

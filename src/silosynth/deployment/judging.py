@@ -70,7 +70,7 @@ class Terms:
     """Who takes part in a judging, with which rows and columns, and how data travel.
 
     Attributes:
-        silos, align, holdout, transport, limit, patience: as of a job and its order.
+        silos, align, holdout, sample, transport, limit, patience: as of a job and its order.
         schemas: each silo's columns, if they are known.
         horizontal: whether silos, or groups of them, hold different rows of the same columns.
         groups: the silos of each group, if they are in groups.
@@ -87,6 +87,7 @@ class Terms:
     horizontal: bool = False
     groups: tuple[tuple[str, ...], ...] = ()
     dealer: str = ""
+    sample: float = 1.0
 
 
 def terms_of(folder: Path) -> Terms:
@@ -98,7 +99,8 @@ def terms_of(folder: Path) -> Terms:
     order, schemas = unpack_order(read(folder / ORDER)), read_schemas(folder)
     job = order.job
     how = order.transport, order.limit, order.patience
-    return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job), silo_groups(job))
+    alike = horizontal(job), silo_groups(job)
+    return Terms(job.silos, job.align, job.holdout, *how, schemas, *alike, sample=job.sample)
 
 
 def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
@@ -178,8 +180,9 @@ def judging_order(
         terms.horizontal, dealer=terms.dealer, silo_groups=terms.groups,
     )  # fmt: skip
     job = Job(
-        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout
-    )
+        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout,
+        sample=terms.sample if noised else 1.0,
+    )  # fmt: skip
     return Order(job, terms.transport, terms.limit, terms.patience, "cpu")
 
 

@@ -221,7 +221,7 @@ class Job(Struct):
         ConfigError: the name has other characters than `check_name` allows, or a share is another; or a job that
             draws does not say how many rows, links, holds out or samples any, or has the name of the one that trained;
             or a rule names a file, or would tell whether real rows keep it; or groups of silos are not of all silos; or
-            a job that counts takes up a sample.
+            a job that opens exact counts takes up a sample.
     """
 
     name: str
@@ -302,8 +302,12 @@ class Job(Struct):
                 "A job takes up all rows, or a sample of them: a half, a fifth, a tenth and so on, down to 0.001",
                 self.sample, "Write [split] sample = 0.1, say.",
             )  # fmt: skip
-        if self.sample < 1 and catalog.algorithm(self.algorithm, kind=None).kind == "counting":
-            raise ConfigError("A job that counts takes up all rows", self.sample, "Leave [split] sample out.")
+        counts = catalog.algorithm(self.algorithm, kind=None).kind == "counting"
+        if self.sample < 1 and counts and opening(self) != "noised":
+            raise ConfigError(
+                "A job that opens exact counts takes up all rows", self.sample,
+                "Open them with noise, or leave the sample out.",
+            )  # fmt: skip
         if silo_groups(self):
             self._check_groups()
         for rule in self.rules:

@@ -144,6 +144,7 @@ class DeploymentSilo(Party):
         self._holdout_key = holdout.HoldoutKey(releases.path.parent)
         self._key = b""  # by which this job holds out rows
         self._held = torch.zeros(0, dtype=torch.bool)  # which of the job's rows are held out
+        self._of = 0  # how many rows the table has, if a sample of them goes by their place
         self._alone = torch.zeros(0, dtype=torch.int64)  # rows that no other silo has, if the job trains on them too
         self._own: Table | None = None  # these, once they are a table
         self._closed = (folder / CLOSED).exists()
@@ -318,10 +319,10 @@ class DeploymentSilo(Party):
             case protocol.RelayedHoldoutKeys():
                 return self._take_key(ask)
             case protocol.AskHoldoutTag():
-                return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held))
+                return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held, self._of))
             case protocol.ShownHoldoutTags():
                 silos = protocol.own_group(self._begun(), self.seat.name)
-                holdout.check_tags(self._group(), silos, self._held, ask.tags)
+                holdout.check_tags(self._group(), silos, self._held, ask.tags, self._of)
                 return Done()
             case protocol.CountedTables() | protocol.CountedFigures() | protocol.NoisedTables():
                 return self._keep_counted(ask)
@@ -718,6 +719,7 @@ class DeploymentSilo(Party):
         order, sampled, self._sampled = self._order, self._sampled, None
         if order is None:
             order = torch.arange(len(self._frame)) if sampled is None else sampled
+            self._of = 0 if sampled is None else len(self._frame)
         held = torch.zeros(len(self._frame), dtype=torch.bool)
         if share:
             held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
@@ -726,7 +728,7 @@ class DeploymentSilo(Party):
             others[order] = False
             self._alone = others.nonzero().flatten()
         if sampled is not None:
-            self._order = order
+            self._order, self._held = order, held[order]
         if not share:
             return self._note_rows(order)
         self._held = held[order]

@@ -8,13 +8,15 @@ tables are in one place. What differs:
 ====================================================  ==========================================================
 papers                                                here
 ====================================================  ==========================================================
-levels of each column, noised                         `MarginalsSilo._make`: encoders learn from noised histograms
+levels of each column, noised                         `MarginalsSilo._make`: encoders learn from noised histograms, of
+                                                      which attributes are made; `_select`: a noised table of each
 MST: the exponential mechanism chooses each edge      `_select`: a coarse noisy table of every pair; all else follows
                                                       from these without further cost (`networks.association`)
 AIM: the same chooses one table after the other       `_extend`: several a round, by how far the model so far misses
                                                       the coarse tables (`networks.missed`)
 AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned; the last tables
-                                                      get what is left of both (`private.last_noise`)
+                                                      get what is left of both (`private.last_noise`); where few pairs
+                                                      are worth it, so do tables of one attribute (`_last_sets`)
 noised tables                                         `_open_full`: counted across silos, opened with noise
 Private-PGM fits a graphical model                    `models.graphical.GraphicalModel`
 rows are drawn by rounding                            next to their expected numbers; silos draw values within levels
@@ -315,45 +317,71 @@ def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: Sta
 
 
 def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree with the strongest associations, by tables of groups of all pairs."""
-    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
-    pairs, first = private.selected_pairs(len(state["names"])), len(private.full_sets(len(state["names"])))
-    noise = opening.EXACT if plan is None else plan.groups
-    sets = range(first, first + len(pairs))
-    noises, own = dict.fromkeys(sets, noise), streams.child("selection")
-    opened = yield from _opened(roster, config, request, noises, own, state["stage"])
-    coarse = list(zip(pairs, opened.values(), strict=True))
-    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse}
-    edges = networks.spanning_tree(len(state["names"]), scores or {(0, 1): 0.0})
-    return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(dict(coarse))}
+    """The tree with the strongest associations, by tables of groups of all pairs. With noise also each attribute's."""
+    request, count = _request(roster, config, state), len(state["names"])
+    plan = private.plan_noise(config, _held(state))
+    pairs, alone, first = private.selected_pairs(count), private.single_sets(count), len(private.full_sets(count))
+    noises = dict.fromkeys(range(first, first + len(pairs)), opening.EXACT if plan is None else plan.groups)
+    if plan is not None:
+        noises |= dict.fromkeys(range(first + len(pairs), first + len(pairs) + len(alone)), plan.margins)
+    opened = yield from _opened(roster, config, request, noises, streams.child("selection"), state["stage"])
+    found = dict(zip((*pairs, *alone), opened.values(), strict=False))
+    coarse = {pair: found[pair] for pair in pairs}
+    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse.items()}
+    edges = networks.spanning_tree(count, scores or {(0, 1): 0.0})
+    single = {one: found[one] for one in alone if one in found}
+    return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(coarse), "single": _stored(single)}
 
 
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree's tables, and its model."""
+    """The tree's tables, and its model. Of AIM with noise as many, at most, that attributes alone say least of."""
     edges = [tuple(edge) for edge in state["edges"]]
     pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
+    if config.adaptive and state["single"]:
+        state = _fit(config, state, {})
+        pairs = list(_most_missed(roster, config, state, len(edges)))
+        if not pairs:
+            return state
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
     return _fit(config, state, full)
 
 
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """More tables: of the pairs whose tables of groups the model misses most; and the model of all so far."""
-    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
-    number = state["stage"] - len(_steps(config))
-    left = private.most_tables(config, state["levels"]) - len(full)
-    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
-    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
-    for pair in private.full_sets(len(state["names"])):
-        if left and pair not in full:
-            table = state["rows"] * model.marginal(pair)
-            expected = networks.in_groups(table, *_groups(state, pair))
-            scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
-    rounds, beside = config.rounds - number, [*full, *_ruled_out(config, state, full)]
-    chosen = networks.most_missed(state["levels"], scores, beside, math.ceil(left / rounds), config.cells)
+    """More tables, of the pairs that the model misses most; and the model of all so far."""
+    full, number = _restored(state["full"]), state["stage"] - len(_steps(config))
+    left, rounds = private.most_tables(config, state["levels"]) - len(full), config.rounds - number
+    chosen = _most_missed(roster, config, state, math.ceil(left / rounds))
+    if rounds == 1:
+        chosen = _last_sets(state, chosen, left)
     if not chosen:
         return state
     more = yield from _open_full(roster, config, streams.child("more", number), state, chosen, rounds == 1)
-    return _fit(config, state, full | more, model)
+    return _fit(config, state, full | more, GraphicalModel.restored(state["model"]))
+
+
+def _most_missed(
+    roster: Roster, config: MarginalsConfig, state: State, count: int
+) -> tuple[networks.Attributes, ...]:  # fmt: skip
+    """So many pairs at most, whose tables of groups the model misses by more than opening them is feared to bring."""
+    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
+    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
+    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
+    for pair, one in coarse.items():
+        if count and pair not in full:
+            table = state["rows"] * model.marginal(pair)
+            expected = networks.in_groups(table, *_groups(state, pair))
+            scores[pair] = networks.missed(one, expected, cells=table.size, variance=variance)
+    beside = [*full, *_ruled_out(config, state, full)]
+    return networks.most_missed(state["levels"], scores, beside, count, config.cells)
+
+
+def _last_sets(state: State, pairs: tuple[networks.Attributes, ...], left: int) -> tuple[networks.Attributes, ...]:
+    """What opens last, where so many tables are left: these pairs; and each attribute, if all fit in.
+
+    Few pairs are worth a table where noise is several times all rows. There margins are most of what is missed.
+    """
+    alone = tuple(_restored(state["single"]))
+    return (*pairs, *alone) if len(pairs) + len(alone) <= left else pairs
 
 
 def _refine(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -383,8 +411,11 @@ def _fit(
     """
     axes = _axes(state)
     coarse, measured = _restored(state["coarse"]), list[tuple[networks.Attributes, networks.Measured]]()
+    single = _restored(state["single"])
     for place, own in enumerate(_margins(state)):
-        measured.append(((place,), networks.doubted(own, networks.sums(place, full))))
+        others = [tables[place,] for tables in (single, full) if (place,) in tables]
+        measured.append(((place,), networks.doubted(own, [*others, *networks.sums(place, full)])))
+    measured += single.items()
     for pair, one in full.items():
         if pair in coarse:
             one = networks.sharpened(one, coarse[pair], *_groups(state, pair))

@@ -247,22 +247,29 @@ class MarginalsSilo(ColumnParty):
         return reply or Done()
 
     def _nameable(self, ask: OfferShares) -> dict[int, opening.CellNoise | None]:
-        """The tables that silos are to agree on, and their noise: not too many with those before, and each once."""
+        """The tables that silos are to agree on, and their noise: not too many with those before, and each once.
+
+        Those of one attribute may be among the last, whose noise follows from how many they are together.
+        """
         sets, last = private.named_sets(ask.purpose), private.are_last(ask.purpose)
         named, most = [*self.named, *sets], private.most_tables(self.config, self._levels)
-        there = all(number < len(private.full_sets(self._counted)) for number in sets)
-        if not (sets and there and ask.fresh and not self.ended and len(set(named)) == len(named) <= most):
+        full = len(private.full_sets(self._counted))
+        pairs = full - len(private.single_sets(self._counted))
+        there = all(number < (full if last else pairs) for number in sets)
+        few = len(set(named)) == len(named) and sum(number < pairs for number in named) <= most
+        if not (sets and there and ask.fresh and not self.ended and few):
             raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
         self.ended, known = last, (self.config, self.held, self._levels)
         noise = private.last_noise(*known, len(self.named), len(sets)) if last else private.full_noise(*known)
         return dict.fromkeys(sets, noise)
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
-        """Open tables of groups, and in full those that silos have agreed on, each once; with the noise planned."""
+        """Open tables of groups and margins, and in full those that silos have agreed on, each once; as planned."""
         plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
+        margins = full + len(private.selected_pairs(self._counted))
         noise = opening.EXACT if plan is None else private.full_noise(self.config, self.held, self._levels)
-        groups = opening.EXACT if plan is None else plan.groups
-        noises = [self.named.get(one, noise) if one < full else groups for one in ask.sets]
+        first = [opening.EXACT] * 2 if plan is None else [plan.groups, plan.margins]
+        noises = [self.named.get(one, noise) if one < full else first[one >= margins] for one in ask.sets]
         given = list(getattr(ask, "noises", ())) or [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
