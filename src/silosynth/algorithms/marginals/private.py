@@ -80,8 +80,8 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, alone, most = selected_pairs(attributes), single_sets(attributes), _tree_tables(config, attributes)
-    counts = learnt, len(pairs), len(alone), most
+    pairs, lone, most = selected_pairs(attributes), single_sets(attributes), _tree_tables(config, attributes)
+    counts = learnt, len(pairs), len(lone), most
     single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
     parts = config.selection, config.margins, 1 - config.selection - config.margins
     shares = dp.encoders, *((1 - dp.encoders) * part for part in parts)
@@ -93,8 +93,8 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         columns, groups, margins, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
-        noises = [table_noise(config, half) for half in (groups, margins, full)]
-        return MarginalsPlan(2 * columns, names, *noises, events)
+        coarse, alone, whole = (table_noise(config, half) for half in (groups, margins, full))
+        return MarginalsPlan(2 * columns, names, coarse, alone, whole, events)
 
     def within(plan: MarginalsPlan) -> bool:
         return affords(dp, [*_first_events(config, attributes, plan), *[plan.full.event("", True, dp.delta)] * most])

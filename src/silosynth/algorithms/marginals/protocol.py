@@ -326,10 +326,10 @@ def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
         noises |= dict.fromkeys(range(first + len(pairs), first + len(pairs) + len(alone)), plan.margins)
     opened = yield from _opened(roster, config, request, noises, streams.child("selection"), state["stage"])
     found = dict(zip((*pairs, *alone), opened.values(), strict=False))
-    coarse = {pair: found[pair] for pair in pairs}
-    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse.items()}
+    coarse: Tables = {pair: found[pair] for pair in pairs}
+    scores = {pair: networks.association(coarse[pair].counts, coarse[pair].variance) for pair in pairs}
     edges = networks.spanning_tree(count, scores or {(0, 1): 0.0})
-    single = {one: found[one] for one in alone if one in found}
+    single: Tables = {one: found[one] for one in alone if one in found}
     return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(coarse), "single": _stored(single)}
 
 
