@@ -5,7 +5,7 @@
 
 "central" is balanced with all columns in one silo. Each run is a process of its own, so that its peak memory is its
 own; seconds are those of a processor, all parties together. With --folder, what has ended is kept there, so that a
-benchmark that was stopped goes on.
+benchmark that was stopped goes on; rows name their own commit and processor for that.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import common
+import torch
 
 import silosynth as ss
 from silosynth.data import datasets
-from silosynth.papers import tables
+from silosynth.papers import results, tables
 
 TABLES = ("adult", "bank_marketing", "heloc", "churn", "loan")
 FIGURES = {
@@ -58,7 +59,8 @@ def run(table: str, preset: str, seed: int) -> dict[str, Any]:
         score = report.score(name)
         row[title] = score.value
         row[f"{title} floor"] = score.floor
-    return row | {"fit, processor s": fitted - start, "sample, processor s": drawn - fitted, "peak GB": peak}
+    row |= {"fit, processor s": fitted - start, "sample, processor s": drawn - fitted, "peak GB": peak}
+    return row | {"CPU": torch.backends.cpu.get_cpu_capability(), "at": results.stamp()["commit"]}
 
 
 def measured(table: str, preset: str, seed: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tests import toy_rows
 from typer.testing import CliRunner, Result
 
 import silosynth
+from silosynth import catalog
 from silosynth.cli import app
 from silosynth.commands import tables
 from silosynth.core.conversation import Progress
@@ -634,6 +635,30 @@ def test_what_rows_cannot_be_asked_for_is_said_before_training(asked: str, says:
     result = call("run", plan)
     assert result.exit_code in (2, 4) and says in result.stderr
     assert not (plan.parent / "out" / "model.silosynth").exists()
+
+
+def test_a_level_that_is_pooled_cannot_be_asked_for_and_that_is_said_before_training(plan: Path) -> None:
+    people = pd.read_csv(plan.parent / "people.csv")
+    people.loc[:3, "region"] = "island"
+    people.to_csv(plan.parent / "people.csv", index=False)
+    plan.write_text(PLAN.replace("rows = 250", 'given = { region = "island" }'))
+    refused = call("run", plan)
+    assert refused.exit_code == 2 and "fewer than 5 training rows" in refused.stderr and "(rare)" in refused.stderr
+    assert not (plan.parent / "out" / "model.silosynth").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "least"),
+    [
+        ("silofuse", {}, 5),
+        ("silofuse", {"coder.encoders.pool_rare": False}, 0),
+        ("vflgan", {"encoders.min_count": 7}, 7),
+        ("vflgan", {"dp.epsilon": 1.0, "dp.delta": 1e-5}, 0),
+    ],
+)
+def test_which_levels_are_pooled_for_certain(name: str, options: dict[str, object], least: int) -> None:
+    entry = catalog.algorithm(name)
+    assert entry.pools_below(entry.configure("fast", options)) == least
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,13 @@ class Algorithm:
             )
         return said
 
+    def pools_below(self, config: Any) -> int:
+        """Levels that fewer rows hold are pooled for certain; 0 where none are, or where it hangs on noise."""
+        options = next(_encoder_options(config), None)
+        if options is None or getattr(config, "dp", Target()).private:
+            return 0
+        return options.min_count if options.pool_rare else 0
+
     def check(self, roster: Roster, horizontal: bool, grouped: bool = False) -> None:
         """Refuse a federation of several silos for a central baseline, or one that is divided in another way.
 

@@ -5,7 +5,7 @@ What weakens a mechanism, for tests of these checks, is here as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from silosynth.core.streams import Streams
 from silosynth.counting import opening
 from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest
+from silosynth.counting.silo import TableCounter
 from silosynth.encoders import summed
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.aggregation import Masked
@@ -55,6 +56,7 @@ class RowsPlay:
     opened: list[tuple[CountRequest, dict[int, np.ndarray]]] = field(default_factory=list)  # to the coordinator
     model: dict[str, Any] = field(default_factory=dict)
     kind: str = "mst"
+    change: Callable[[str, Message], Message] = lambda name, ask: ask  # by a coordinator that deviates
 
     def __post_init__(self) -> None:
         self.entry = algorithm(self.kind).divided(True)
@@ -68,11 +70,11 @@ class RowsPlay:
     def drive(self, monkeypatch: pytest.MonkeyPatch) -> RowsPlay:
         real, sums, opens = Masker.mask_words, dict.fromkeys(self.silos, 0), opening.open_tables
 
-        def mask_words(masker: Masker, words: np.ndarray, number: int) -> Masked:
+        def mask_words(masker: Masker, words: np.ndarray, *more: Any) -> Masked:
             name = masker._seat.name
             self.words[name, sums[name]] = words.copy().view(np.int64)
             sums[name] += 1
-            return real(masker, words, number)
+            return real(masker, words, *more)
 
         def open_tables(roster: Any, request: CountRequest, *more: Any) -> Any:
             found = yield from opens(roster, request, *more)
@@ -92,7 +94,7 @@ class RowsPlay:
                     return self
                 got = {}
                 for name, ask in getattr(step, "asks", {}).items():
-                    got[name] = self.silos[name].answer(ask)
+                    got[name] = self.silos[name].answer(self.change(name, ask))
                     self.said.append((name, ask, got[name]))
 
     def asked(self, *kinds: type[Message]) -> list[Any]:
@@ -189,6 +191,11 @@ def an_event_left_out(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(RowsSilo, "_summed", lambda *args: (r := real(*args), replace(r, events=r.events[:-1]))[1])
 
 
+def a_tables_event_left_out(patched: pytest.MonkeyPatch) -> None:
+    real = TableCounter._sum
+    patched.setattr(TableCounter, "_sum", lambda *args: (r := real(*args), replace(r, events=r.events[:-1]))[1])
+
+
 def noise_reused(patched: pytest.MonkeyPatch) -> None:
     real = Streams.noise
     patched.setattr(Streams, "noise", lambda streams: real(Streams(0)))
@@ -221,6 +228,6 @@ def halved(noise: CellNoise | None) -> CellNoise:
     return replace(noise, half_variance=max(LEAST_VARIANCE, noise.half_variance // 2))
 
 
-EVERYWHERE = [half_the_noise, an_event_left_out, noise_reused, less_noise_in_the_plan]
+EVERYWHERE = [half_the_noise, an_event_left_out, a_tables_event_left_out, noise_reused, less_noise_in_the_plan]
 BEYOND_A_TREE = [half_on_full_tables, half_on_the_last_tables, last_tables_as_if_none_were_open]
 CAUGHT = r"noise below|the same noise|zip\(\)|affords|opens no tables beyond"

@@ -105,11 +105,16 @@ class Play:
 
 
 def opened_by(play: Play, kind: str) -> int:
-    """How many tables have opened: six of groups, and in full those of a tree, and more in AIM where it needs them."""
-    full = len(play.silos["tax"].named)
+    """How many tables have opened: of groups, of each attribute, and in full as many as are planned at most.
+
+    AIM opens each attribute once more where that many tables are left.
+    """
+    named = [private.full_sets(4)[number] for number in play.silos["tax"].named]
+    full = sum(len(pair) == 2 for pair in named)
     most = 3 if kind == "mst" else private.most_tables(play.config, play.silos["tax"]._levels)
-    assert 3 + (kind in ("aim", "aim last")) <= full <= most
-    return 6 + full
+    assert 3 * (kind == "mst") <= full <= most and len(named) - full in (0, 4)
+    assert len(named) == full or (kind != "mst" and len(named) <= most)
+    return 6 + 4 + len(named)
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +262,8 @@ def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
     assert plan is not None
     columns = sum(one.columns for one in held)
     pairs = [plan.groups.event("", True, 1e-4)] * math.comb(columns, 2)
-    total = [*plan.events, *pairs, *[plan.full.event("", True, 1e-4)] * (columns - 1)]
+    alone = [plan.margins.event("", False, 1e-4)] * columns
+    total = [*plan.events, *pairs, *alone, *[plan.full.event("", True, 1e-4)] * (columns - 1)]
     assert len(plan.events) == columns + 2  # and numbers of rows
     assert sum(event.delta for event in plan.events) == pytest.approx(0.4 * 1e-4)
     assert 0.97 * epsilon < cost(total, config.dp) <= epsilon * (1 + 1e-9)
@@ -282,11 +288,14 @@ def test_every_noised_quantity_is_listed_once_and_all_cost_the_target(noised: tu
     assert len(columns) == 4 + 2 and {event.noise for event in columns} == {math.sqrt(plan.columns)}
     tables = [event for event in events if event.what.startswith("a table")]
     groups = [event for event in tables if "groups of" in event.what]
-    assert len(groups) == 6 and len(tables) == 6 + 3 and len({event.what for event in tables}) == 9
-    for listed, planned in ((groups, [plan.groups]), (tables, [plan.groups, plan.full])):
-        kinds = [one.event("", two, 1e-4) for one in planned for two in (True, False)]
+    alone = [event for event in tables if "," not in event.what]
+    assert len(groups) == 6 and len(alone) == 4 and len({event.what for event in tables}) == len(tables) == 6 + 4 + 3
+    assert not any(event.joint for event in alone) and {e.noise for e in alone} == {plan.margins.deviation(2)}
+    full = [event for event in tables if event not in (*groups, *alone)]
+    for listed, planned in ((groups, plan.groups), (full, plan.full)):
+        kinds = [planned.event("", two, 1e-4) for two in (True, False)]
         told = {(event.noise, event.delta, event.joint) for event in listed}
-        assert told == {(kind.noise, kind.delta, kind.joint) for kind in kinds}
+        assert told and told <= {(kind.noise, kind.delta, kind.joint) for kind in kinds}
     assert {event.scope for event in events} == {"all"}
     assert cost(events, play.config.dp) <= 1.0 * (1 + 1e-9)
     assert any(event.joint for event in tables) and not all(event.joint for event in tables)
@@ -416,12 +425,12 @@ def test_a_silo_opens_no_table_exactly_under_a_target_nor_one_that_is_not_agreed
             silo.answer(opening.RevealTables((0,)))
     silo = play.silos["tax"]
     request = silo.counter.request
-    own = [n for n, places in enumerate(request.sets) if max(places) < 4 and max(places) >= 2]
+    own = [n for n, places in enumerate(request.sets) if len(places) == 2 and max(places) < 4 and max(places) >= 2]
     assert len(own) == 5  # of 6 pairs all but that of the other silo
     with pytest.raises(ProtocolError, match="those that all silos agreed on"):
         silo.answer(opening.RevealTables(tuple(set(own) - set(silo.opened))))
     with pytest.raises(ProtocolError, match="each table once"):
-        silo.answer(opening.RevealTables((len(request.sets) - 1,)))
+        silo.answer(opening.RevealTables((len(request.sets) - 5,)))  # of groups; then come four attributes
 
 
 @pytest.mark.parametrize(
@@ -450,7 +459,8 @@ def test_the_last_tables_take_what_is_left_and_no_more(epsilon: float, share: fl
     assert plan is not None and full is not None and most == (20 if epsilon == 1 else 21)
     few = private.last_noise(config, held, levels, 8, 4)
     assert few is not None and few.half_variance < 0.4 * full.half_variance + 8
-    fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *[full.event("", True, 1e-5)] * 8]
+    alone = [plan.margins.event("", False, 1e-5)] * 9
+    fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *alone, *[full.event("", True, 1e-5)] * 8]
     events = [*fixed, *[few.event("", True, 1e-5)] * 4]
     assert share * epsilon < cost(events, config.dp) <= epsilon * (1 + 1e-9)
     assert affords_adaptive(config.dp, events)  # how many are open has hung on noise
@@ -470,10 +480,36 @@ def test_as_many_tables_are_planned_as_there_is_room_for() -> None:
         assert private.most_tables(noised, (3,) * 40) == round(part * 40 * 39 / 2)
 
 
+def test_attributes_open_once_more_where_few_pairs_are_worth_a_table() -> None:
+    """So few rows that no pair stands out: what was planned for pairs goes to each attribute, and costs the target."""
+    play = Play(kind="aim", rounds=2, tables=2.0, dp=DP | {"epsilon": 0.1})
+    play.drive()
+    named = {private.full_sets(4)[number]: noise for number, noise in play.silos["tax"].named.items()}
+    assert {(0,), (1,), (2,), (3,)} <= set(named) and len(named) <= 6
+    plan, most = play.silos["tax"]._plan, private.most_tables(play.config, play.silos["tax"]._levels)
+    (noise,) = {noise for one, noise in named.items() if len(one) == 1}
+    full = private.full_noise(play.config, play.silos["tax"].held, play.silos["tax"]._levels)
+    assert plan is not None and noise is not None and full is not None and most == 6
+    assert noise.half_variance <= full.half_variance
+    assert 0.9 * 0.1 < cost(play.events(), play.config.dp) <= 0.1 * (1 + 1e-9)
+
+
+def test_what_opens_last_are_attributes_too_if_there_is_room() -> None:
+    single = [{"attributes": [one], "counts": torch.ones(2), "variance": 1.0} for one in range(3)]
+    pairs = ((0, 1), (1, 2))
+    assert marginals._last_sets({"single": single}, pairs, 4) == pairs
+    assert marginals._last_sets({"single": single}, pairs, 5) == (*pairs, (0,), (1,), (2,))
+    assert marginals._last_sets({"single": []}, pairs, 9) == pairs  # without noise
+
+
 def test_no_table_is_named_after_the_last(exact: tuple[Play, dict[str, Any]]) -> None:
     silo = MarginalsSilo.__new__(MarginalsSilo)
     silo.__dict__.update(exact[0].silos["tax"].__dict__, named={}, naming={})
-    assert set(silo._nameable(OfferShares(private.naming((0, 1), last=True), True))) == {0, 1}
+    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
+        silo._nameable(OfferShares(private.naming((0, 6)), True))  # of one attribute, and not among the last
+    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
+        silo._nameable(OfferShares(private.naming((0, 1, 2, 3, 6), last=True), True))
+    assert set(silo._nameable(OfferShares(private.naming((0, 1, 6, 9), last=True), True))) == {0, 1, 6, 9}
     with pytest.raises(ProtocolError, match="at most 3 tables in full"):
         silo._nameable(OfferShares(private.naming((2,)), True))
 

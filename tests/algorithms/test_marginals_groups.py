@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.algorithms.rows_play import DP, EVERYWHERE, TINY, RowsPlay, check_noise, with_small_sketches
+from tests.algorithms.rows_play import (
+    BEYOND_A_TREE,
+    CAUGHT,
+    DP,
+    EVERYWHERE,
+    TINY,
+    RowsPlay,
+    check_noise,
+    with_small_sketches,
+)
 from tests.contracts.settings import BOUNDS, GROUPS, frame, grouped
 
 import silosynth as ss
@@ -22,7 +31,9 @@ from silosynth.core.schema import distinct_columns
 from silosynth.counting import opening, protocol as counting
 from silosynth.counting.plan import Plan, dealt_key, pad_name
 from silosynth.counting.products import random_words
+from silosynth.data.infer import ColumnWarning
 from silosynth.models.graphical import GraphicalModel
+from silosynth.privacy.statement import statement
 from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import Federation
 
@@ -154,6 +165,29 @@ def test_weaker_mechanisms_are_caught(mutated: Any, small: pytest.MonkeyPatch) -
         check_noise(RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": DP}).drive(small))
 
 
+def extended(patched: pytest.MonkeyPatch) -> RowsPlay:
+    """AIM, which opens more tables than a tree's: its last ones get what is left of the budget."""
+    data = pd.concat([frame()] * 200, ignore_index=True)
+    rows = {"north": range(0, len(data), 2), "south": range(1, len(data), 2)}
+    federation = ss.simulate(data, {group: GROUPS[group] for group in TWO}, BOUNDS, rows)
+    play = RowsPlay(federation, {"dp": DP, "tables": 2.0, "rounds": 1}, kind="aim").drive(patched)
+    assert len(play.asked(opening.OpenSums)) == 3, "groups of all pairs, the tree, and more"
+    return play
+
+
+@pytest.mark.slow
+def test_further_tables_are_noised_as_charged(small: pytest.MonkeyPatch) -> None:
+    check_noise(extended(small))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutated", [*EVERYWHERE, *BEYOND_A_TREE, only_holders_add_noise])
+def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.MonkeyPatch) -> None:
+    mutated(small)
+    with pytest.raises((AssertionError, ValueError, ProtocolError), match=CAUGHT):
+        check_noise(extended(small))
+
+
 def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
     """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged."""
     federation = noised.federation
@@ -184,6 +218,7 @@ def test_all_silos_list_all_that_a_row_counts_in(noised: RowsPlay) -> None:
     spent = {silo: own["epsilon"] for silo, own in said["privacy"]["silos"].items()}
     assert len(spent) == 6 and set(spent.values()) == {said["privacy"]["release"]["epsilon"]}
     assert 0.9 * DP["epsilon"] < said["privacy"]["release"]["epsilon"] <= DP["epsilon"]  # type: ignore[operator]
+    assert statement(model.ledger) == said["privacy"]  # which a ledger says without the model
 
 
 # Who works together with the coordinator.
@@ -302,16 +337,36 @@ def test_what_groups_of_silos_do_not_do() -> None:
         ss.fit("silofuse", federation, progress=False)
     with pytest.raises(ConfigError, match=r"not for groups of silos.*For these there are: mst, aim"):
         ss.fit("gdts", federation, progress=False)
-    with pytest.raises(ConfigError, match="Rules are not kept by groups of silos"):
-        ss.fit("mst", federation, rules=[{"kind": "range", "column": "age", "low": 0, "high": 120}], progress=False)
-    for refused in (lambda: ss.judge(federation, frame()), lambda: ss.count(federation, [["city"]])):
-        with pytest.raises(ConfigError, match="train mst or aim together, and nothing else"):
+    for refused in (lambda: ss.appraise(federation), lambda: ss.count(federation, [["city"]])):
+        with pytest.raises(ConfigError, match="train mst or aim, and judge a table"):
             refused()
     with pytest.raises(ConfigError, match="Groups of silos are those of the federation"):
         ss.fit("mst", federation, options={"silo_groups": [["bank"], ["shop"]]}, progress=False)
     with pytest.raises(ConfigError, match="A silo is in one group"):
         algorithm("mst").configure("fast", {"silo_groups": [["a"], ["a", "b"]]})
     assert algorithm("mst").of(algorithm("mst").configure("fast", {"silo_groups": [["a"], ["b"]]})).grouped
+
+
+def test_rules_are_kept_by_drawing_again_and_sums_are_added_up() -> None:
+    """Whichever silos hold their columns: no silo describes rows in a way that another could not."""
+    rng = np.random.default_rng(2)
+    rent, heating = rng.integers(200, 900, 240), rng.integers(20, 400, 240)
+    data = pd.DataFrame({"rent": rent, "heating": heating, "cost": rent + heating})
+    silos = {
+        "north": {"bank": ["rent", "heating"], "shop": ["cost"]},
+        "south": {"club": ["rent"], "gym": ["heating", "cost"]},
+        "west": {"mill": ["rent", "heating", "cost"]},
+    }
+    rows = {"north": range(80), "south": range(80, 160), "west": range(160, 240)}
+    federation = ss.simulate(data, silos=silos, rows=rows)
+    rules = [ss.rules.Sum(["rent", "heating"], "cost"), ss.rules.Inequality("heating", "rent", on_break="ignore")]
+    with pytest.warns(ColumnWarning, match=r"'(bank|mill)': .* rows break the rule"):
+        model = ss.fit("mst", federation, "fast", 0, options=TINY, rules=rules, progress=False)
+    drawn = model.sample(60)
+    assert (drawn.rent + drawn.heating == drawn.cost).all() and (drawn.heating <= drawn.rent).all()
+    assert 0.5 < model.acceptance < 1
+    with pytest.raises(DataError, match=r"'bank': every row keeps the rule.*rows break it"):  # it holds both columns
+        ss.fit("mst", federation, "fast", rules=[ss.rules.Inequality("heating", "rent")], progress=False)
 
 
 # What a silo refuses.

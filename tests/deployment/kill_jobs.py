@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -12,6 +13,7 @@ from tests.deployment.common import SMALL, Rows, customers, job, seated, shuffle
 
 from silosynth.alignment import AlignConfig
 from silosynth.core.conversation import COORDINATOR
+from silosynth.core.rules import read_rules
 from silosynth.counting import CountedColumn
 from silosynth.deployment.coordinator import Order
 from silosynth.deployment.holdout import HoldoutKey
@@ -75,9 +77,16 @@ TABLES = {
     "groups": _grouped(),
 }
 GROUPED_SILOS = tuple(tuple(group) for group in GROUPED)
-TABLES |= {"draw": TABLES["silofuse"], "approve": TABLES["silofuse"]}
+GROUPED_MST = {"bins": 4, "silo_groups": GROUPED_SILOS}
+GROUPED_JUDGE = {
+    "columns": (CountedColumn("", "age", edges=(50,)), CountedColumn("", "visits", edges=(5,))), "sets": ((0, 1),),
+    "opening": "exact", "holdout": True, "horizontal": True, "silo_groups": GROUPED_SILOS,
+}  # fmt: skip
+RULES = read_rules([{"kind": "inequality", "low": "visits", "high": "age"}])
+TABLES |= {"draw": TABLES["silofuse"], "approve": TABLES["silofuse"], "grouped judge": TABLES["groups"]}
 """The silos of each job, and what they hold."""
 SHARED = AlignConfig("keyed-hash")
+HELD_OUT: dict[str, Any] = {"align": SHARED, "holdout": 0.4}
 POLICY_TEXT = """\
 algorithms = ["silofuse", "vtgan", "gdts", "judge", "mst"]
 open_tables = "exact"
@@ -93,8 +102,9 @@ ORDERS = {
     "judge": Order(
         job(TABLES["judge"], algorithm="judge", preset="balanced", align=SHARED, rows=None, options=JUDGE, holdout=0.2)
     ),
-    "groups": Order(
-        job(TABLES["groups"], algorithm="mst", align=SHARED, rows=40, options={"bins": 4, "silo_groups": GROUPED_SILOS})
+    "groups": Order(job(TABLES["groups"], algorithm="mst", rows=40, rules=RULES, options=GROUPED_MST, **HELD_OUT)),
+    "grouped judge": Order(
+        job(TABLES["groups"], algorithm="judge", preset="balanced", rows=None, options=GROUPED_JUDGE, **HELD_OUT)
     ),
 }
 BEFORE = dict.fromkeys(("draw", "approve"), ORDERS["silofuse"])

@@ -9,19 +9,24 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.deployment.common import OPEN, Rows, customers, job, parties, run, seated, shuffled
+from tests.deployment.test_holdout import begun
 
 import silosynth as ss
 from silosynth import catalog
 from silosynth.alignment import AlignConfig
-from silosynth.core.errors import ConfigError, DataError, PolicyError
+from silosynth.core.conversation import Roster
+from silosynth.core.errors import ConfigError, DataError, PolicyError, ProtocolError
+from silosynth.core.rules import read_rules
 from silosynth.core.streams import Streams
 from silosynth.deployment import judging, protocol
 from silosynth.deployment.coordinator import Order, order, run_order
 from silosynth.deployment.kept import guarantee_of
 from silosynth.deployment.label import LABEL
 from silosynth.deployment.policy import SiloPolicy
+from silosynth.deployment.silo import DeploymentSilo
 from silosynth.deployment.silo_ledger import ALIKE, FILE, SiloLedger, public_key, verify_file
 from silosynth.encoders import summed
+from silosynth.evaluation import joint, judged
 from silosynth.experiment import grammar
 from silosynth.privacy.sealed import seats
 from silosynth.simulation.silos import InProcess
@@ -157,10 +162,6 @@ def test_columns_are_compared_before_any_row_is_linked(tmp_path: Path, changed: 
 
 def test_what_such_jobs_do_not_do(tmp_path: Path) -> None:
     silos = grouped()
-    with pytest.raises(ConfigError, match=r"have no hold-out, no sample and no rules"):
-        asked(silos, holdout=0.2)
-    with pytest.raises(ConfigError, match="a sample"):
-        asked(silos, sample=0.5)
     with pytest.raises(ConfigError, match="name all silos of a job, each once"):
         asked(silos, {"silo_groups": GROUPS[:2]})
     for changes, rule in (
@@ -175,10 +176,141 @@ def test_what_such_jobs_do_not_do(tmp_path: Path) -> None:
         policy.check_job(asked(silos, align=None), "alice")
 
 
-def test_tables_of_groups_are_not_judged(trained: tuple[Path, Path]) -> None:
-    Order(asked(grouped())).keep(trained[1])
-    with pytest.raises(ConfigError, match="count for mst and aim only"):
-        judging.terms_of(trained[1])
+# Rows that are held out, rules, and a report.
+
+
+def persons(rows: Rows, side: DeploymentSilo) -> set[str]:
+    """Whom a silo trains on."""
+    assert side._order is not None
+    return set(rows.frame["customer"].iloc[side._order.numpy()])
+
+
+def of_groups(silos: dict[str, Rows], folder: Path, **changes: Any) -> dict[str, set[str]]:
+    """Whom silos that link rows train on."""
+    begun(asked(silos, **changes), sides := parties(silos, folder, TWO))
+    return {silo: persons(silos[silo], sides[silo]) for silo in silos if "customer" in silos[silo].frame}
+
+
+def test_silos_of_a_group_hold_out_the_same_persons_by_a_key_of_their_own(tmp_path: Path) -> None:
+    everybody = of_groups(grouped(), tmp_path / "all")
+    first, later = of_groups(grouped(), tmp_path, holdout=0.25), of_groups(grouped(), tmp_path, holdout=0.25, name="b")
+    assert first == later and first["bank"] == first["shop"] < everybody["bank"] and first["mill"] == first["fund"]
+    assert all(0.55 < len(first[silo]) / len(everybody[silo]) < 0.95 for silo in first)
+    keys = {silo: (tmp_path / silo / "holdout.key").read_bytes() for silo in first}
+    assert keys["bank"] == keys["shop"] != keys["mill"] == keys["fund"]
+    assert not (tmp_path / "club" / "holdout.key").exists()  # alone, it goes by its own
+    half = of_groups(grouped(), tmp_path, sample=0.5, name="half")
+    assert half["bank"] == half["shop"] < everybody["bank"] and half["mill"] == half["fund"] < everybody["mill"]
+
+
+def test_no_silo_of_another_group_opens_the_key(tmp_path: Path) -> None:
+    """Even if the coordinator hands it on: it is sealed by a secret of the group."""
+    silos, taken = grouped(), list[Any]()
+
+    def change(silo: str, ask: Any) -> Any:
+        if isinstance(ask, protocol.RelayedGroupKeys):
+            taken.append(ask)
+            return taken[0]  # those of bank and shop
+        return ask
+
+    with pytest.raises(ProtocolError, match=r"is told what every silo keeps|opens with its secret"):
+        begun(asked(silos, holdout=0.25), parties(silos, tmp_path, TWO), change)
+    assert len(taken) > 1
+
+
+def test_a_silo_that_holds_out_others_than_its_group_is_found(tmp_path: Path) -> None:
+    silos = grouped()
+    sides = parties(silos, tmp_path, TWO)
+
+    def change(silo: str, ask: Any) -> Any:
+        if silo == "fund" and isinstance(ask, protocol.AskHoldoutTag):
+            sides[silo]._held = ~sides[silo]._held
+        return ask
+
+    with pytest.raises(ProtocolError, match=r"hold out the same ones.*not fund"):
+        begun(asked(silos, holdout=0.25), sides, change)
+
+
+RULES = [{"kind": "inequality", "low": "visits", "high": "age"}, {"kind": "range", "column": "age", "high": 70}]
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, DeploymentSilo]]:
+    """The folder of a job without noise that holds rows out and has rules, and its silos."""
+    folder, silos = tmp_path_factory.mktemp("held"), grouped()
+    sides, rules = parties(silos, folder, TWO), read_rules(RULES)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(summed, "BUCKETS", 256)
+        place = run(job := asked(silos, holdout=0.25, rules=rules), sides, folder)
+    Order(job).keep(place)
+    return folder, sides
+
+
+def test_rules_are_kept_whichever_silos_have_their_columns(held: tuple[Path, dict[str, DeploymentSilo]]) -> None:
+    folder, _ = held
+    silos, made = grouped(), pd.read_parquet(folder / "coordinator" / "synthetic.parquet")
+    assert (made["visits"] <= made["age"]).all() and made["age"].max() <= 70 and len(made) == 40
+    assert max(own.frame["age"].max() for own in silos.values() if "age" in own.frame) > 70  # which real rows break
+    model = ss.load(folder / "coordinator" / "model.silosynth")
+    drawn = model.sample(200)
+    assert (drawn["visits"] <= drawn["age"]).all() and drawn["age"].max() <= 70 and model.acceptance < 1
+
+
+def test_combinations_are_not_learnt(tmp_path: Path) -> None:
+    silos = grouped()
+    rules = read_rules([{"kind": "combination", "columns": ["age", "visits"], "learn": True}])
+    with pytest.raises(ConfigError, match="List those that are allowed"):
+        begun(asked(silos, rules=rules), parties(silos, tmp_path, TWO))
+
+
+def test_the_table_is_judged_by_all_groups_and_rows_that_were_held_out(
+    held: tuple[Path, dict[str, DeploymentSilo]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every silo has the report of the pooled rows, although nobody has seen one group's table."""
+    monkeypatch.setattr(judged, "DRAWS", 5)
+    folder, trained_sides = held
+    place, silos = folder / "coordinator", grouped()
+    synthetic = pd.read_parquet(place / "synthetic.parquet")
+    terms = judging.terms_of(place)
+    assert terms.groups == GROUPS and terms.holdout == 0.25
+    options = judging.JudgeOptions("exact", levels=4, target="visits")
+    order = judging.judging_order(synthetic, options, terms, Roster(tuple(silos)), "coordinator", "trial-judged")
+    policy = TWO.model_copy(update={"algorithms": ["judge"], "min_count": 1})
+    sides = parties(silos, folder, policy)
+    with InProcess(sides, tmp_path / "checkpoints") as link:
+        run_order(order, link, tmp_path / "coordinator")
+    pooled = []
+    for group in GROUPS:
+        columns = {name: (silo, name) for silo in group for name in HELD[silo]}
+        orders = {silo: sides[silo]._order for silo in group}
+        rows = {
+            s: silos[s].frame if order is None else silos[s].frame.iloc[order.numpy()] for s, order in orders.items()
+        }
+        joined = pd.DataFrame({name: rows[silo][name].to_numpy() for name, (silo, _) in sorted(columns.items())})
+        assert len({tuple(sides[silo]._held.tolist()) for silo in group}) == 1
+        pooled.append(joined.assign(out=sides[group[0]]._held.numpy()))
+        assert int((~sides[group[0]]._held).sum()) == trained_sides[group[0]]._n_rows  # the rows that it trained on
+    whole = pd.concat(pooled)
+    made = joint.planned(synthetic, order.job.config.columns, order.job.config.sets, "visits")  # type: ignore[attr-defined]
+    parts = [whole[flags].drop(columns="out") for flags in (~whole["out"], whole["out"])]
+    expected = judged.judge_tables(joint.count_pooled(made, *parts), synthetic)
+    for where in (tmp_path / "coordinator", folder / "club", folder / "fund"):
+        found = judging.judged_report(where, synthetic)
+        assert found.to_frame().equals(expected.to_frame()) and found.rows == expected.rows
+        assert found.about.counted is not None and found.about.counted["groups"] == "bank and shop; club; mill and fund"
+
+
+def test_who_judges_a_table_of_groups(held: tuple[Path, dict[str, DeploymentSilo]]) -> None:
+    terms = judging.terms_of(held[0] / "coordinator")
+    one = judging.changed(terms, ["mill", "fund"], None, None)
+    assert one.groups == () and not one.horizontal and set(one.schemas or ()) == {"mill", "fund"}
+    with pytest.raises(ConfigError, match=r"by all of them, or by the silos of one group.*bank and shop; club"):
+        judging.changed(terms, ["bank", "fund"], None, None)
+    synthetic, roster = grouped()["club"].frame, Roster(tuple(grouped()))
+    job = judging.judging_order(synthetic, judging.JudgeOptions(), terms, roster, "coordinator", "x").job
+    policy = TWO.model_copy(update={"algorithms": ["judge"], "open_tables": "noised", "require_dealer": True})
+    with pytest.raises(PolicyError, match=r"'require_dealer'.*Name the silos of one group, and a dealer"):
+        policy.check_job(job, "alice")
 
 
 EXPERIMENT = "".join(f'[silos.{silo}]\ngroup = "{n}"\npath = "x.csv"\n' for n, g in enumerate(GROUPS) for silo in g)
@@ -193,9 +325,9 @@ def test_an_experiment_names_groups(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(EXPERIMENT + '[algorithm]\nname = "silofuse"\n')
     with pytest.raises(ConfigError, match="For these there are: mst, aim"):
         order(grammar.read(tmp_path / "plan.toml"), roster, "alice")
-    (tmp_path / "plan.toml").write_text(EXPERIMENT + '[algorithm]\nname = "aim"\n[judge]\nepsilon = 1.0\n')
-    with pytest.raises(ConfigError, match="not judged across silos"):
-        order(grammar.read(tmp_path / "plan.toml"), roster, "alice")
+    more = '[algorithm]\nname = "aim"\n[split]\nholdout = 0.2\n[judge]\nepsilon = 1.0\n'
+    (tmp_path / "plan.toml").write_text(EXPERIMENT + more)
+    assert order(grammar.read(tmp_path / "plan.toml"), roster, "alice").job.holdout == 0.2
 
 
 def test_silos_without_identifiers_cannot_link(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_silos_that_hold_out_other_rows_notice(tmp_path: Path) -> None:
     sides = parties(silos, tmp_path)
     shop = sides["shop"]
     shop._hold_out = lambda: setattr(shop, "_held", torch.ones(143, dtype=torch.bool))  # type: ignore[method-assign]
-    with pytest.raises(ProtocolError, match=r"(All silos hold out the same rows|same rows in the same order)"):
+    with pytest.raises(ProtocolError, match=r"(All silos take up the same rows|same rows in the same order)"):
         begun(job(silos, holdout=0.2, align=None), {**sides})
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tests.deployment.common import OPEN, Rows, customers, parties
 from typer.testing import CliRunner
 
@@ -69,6 +70,17 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("exact")
     terms = Terms(("bank", "shop"), None, holdout=0.4)
     return judged(folder, JudgeOptions("exact", target="paid", levels=4), terms)
+
+
+def test_a_table_of_a_sample_is_judged_by_the_sample(tmp_path: Path) -> None:
+    terms = Terms(("bank", "shop"), AlignConfig("keyed-hash"), holdout=0.2, sample=0.2)
+    place, sides = judged(tmp_path, JudgeOptions(epsilon=1e6), terms)  # of 160 rows, and a bound of 512
+    held, report = sides["bank"]._held, str(judging.judged_report(place, drawn()))
+    assert 15 < len(held) < 60 and torch.equal(held, sides["shop"]._held)
+    assert "synthetic rows" in report and int(report.split(" columns, ")[1].split(" training")[0]) < 90  # not 128
+    assert judging.terms_of(place).sample == 0.2
+    exact = judging.judging_order(drawn(), JudgeOptions("exact"), terms, ROSTER, "coordinator", "x").job
+    assert exact.sample == 1
 
 
 def test_the_report_is_that_of_pooled_rows_everywhere(exact: tuple[Path, Any]) -> None:

@@ -27,6 +27,11 @@ def test_killed_at_a_few_random_points_jobs_come_to_the_same_bytes(tmp_path: Pat
     assert killed(tmp_path, 6, 1, "vtgan", "gdts").count(": same, ") == 6
 
 
+@pytest.mark.live
+def test_groups_of_silos_hold_rows_out_keep_rules_and_judge_in_processes_of_their_own(tmp_path: Path) -> None:
+    assert killed(tmp_path, 2, 5, "groups", "grouped judge").count(": same, ") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_while_they_count_silos_come_to_the_same_tables(tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ def test_killed_while_they_count_silos_come_to_the_same_tables(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_while_groups_of_silos_link_and_count_they_come_to_the_same_bytes(tmp_path: Path) -> None:
-    assert killed(tmp_path, 10, 4, "groups").count(": same, ") == 10
+    assert killed(tmp_path, 16, 4, "groups", "grouped judge").count(": same, ") == 16
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_the_command_says_it_all_and_fails_with_the_first_fault(kit: Path) -> No
     assert done.exit_code == 0 and len(json.loads(done.stdout)["findings"]) > 8
     (kit / "silo.toml").write_text(SILO_TEMPLATE)
     done = CliRunner().invoke(app, ["check", "--kit", str(kit)])
-    assert done.exit_code == 2 and "the template, unchanged" in done.output
+    assert done.exit_code == 2 and "the template, unchanged" in done.output and "faults of rows" in done.output
 
 
 def test_the_coordinator_is_checked_too(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

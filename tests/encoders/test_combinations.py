@@ -13,7 +13,7 @@ import silosynth as ss
 from silosynth.core.messages import to_state
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams
-from silosynth.encoders.column import RARE, EncoderConfig
+from silosynth.encoders.column import RARE, EncoderConfig, HeadEncoder
 from silosynth.encoders.combinations import repair
 from silosynth.encoders.normalised import ModeConfig
 from silosynth.encoders.table import TableCoder
@@ -277,3 +277,39 @@ def test_columns_come_back_in_their_order_and_dtypes() -> None:
     assert list(back) == list(data)
     known = set(map(tuple, data.drop(columns=["age", "old", "free"]).astype(str).to_numpy()))
     assert set(map(tuple, back.drop(columns=["age", "old", "free"]).astype(str).to_numpy())) <= known
+
+
+def test_of_more_categories_than_are_learnt_those_are_drawn_that_go_with_the_rest_of_a_row() -> None:
+    rng = np.random.default_rng(4)
+    town = np.minimum(rng.exponential(60, 6000).astype(int), 299)
+    places = pd.DataFrame({"town": [f"town {t:03d}" for t in town], "region": [f"region {t // 100}" for t in town]})
+    places["height"] = town % 50 * 2.5
+    places.loc[town % 50 == 3, "height"] = np.nan
+    made = coder(places, most_categories=40)
+    assert isinstance(made.encoders[0], HeadEncoder) and len(made.encoders[0].others) > 150
+    assert {("town", "region", True), ("town", "height", True)} <= set(rules(made))
+    back = made.decode(*made.encode(), Streams(1))
+    drawn, region, height = (values(back[name]) for name in ("town", "region", "height"))
+    assert region == places["region"].to_list() and pd.Series(height).equals(places["height"])
+    known = [place for place, name in enumerate(drawn) if name != RARE]
+    assert len(known) > 5000 and all(int(drawn[place][5:]) // 100 == int(region[place][7:]) for place in known)
+    as_it_was = np.mean([drawn[place] == f"town {town[place]:03d}" for place in known])
+    assert 0.4 < as_it_was < 0.95  # others of the same region and height are drawn
+    again = made.decode(*made.encode(), Streams(2))
+    assert values(again["town"]) != drawn
+
+
+def test_a_column_of_fewer_values_is_modelled_beside_categories_of_which_some_are_drawn() -> None:
+    rng = np.random.default_rng(4)
+    town = rng.integers(0, 300, 6000)
+    places = pd.DataFrame({"town": [f"town {t:03d}" for t in town], "code": [f"{7 * t}" for t in town]})
+    places["region"] = [f"region {t % 7}" for t in town]
+    made = coder(places, {"code": "categorical"}, most_categories=40)
+    assert rules(made) == [("town", "code", False), ("code", "region", True)]
+    back = made.decode(*made.encode(), Streams(1))
+    drawn, code, region = (values(back[name]) for name in ("town", "code", "region"))
+    assert region == places["region"].to_list() and drawn != places["town"].to_list()
+    assert all(
+        int(c) == 7 * int(t[5:]) and int(t[5:]) % 7 == int(r[7:]) for t, c, r in zip(drawn, code, region, strict=True)
+    )
+    assert rules(coder(places, {"code": "categorical"}, most_categories=400))[1] == ("code", "region", False)

@@ -13,6 +13,7 @@ import pytest
 import silosynth as ss
 from silosynth.core.errors import ConfigError, DataError
 from silosynth.evaluation import joint, judged
+from silosynth.privacy.statement import statement
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation import judging
 
@@ -94,6 +95,58 @@ def test_sums_over_silos_with_different_rows_are_those_of_pooled_rows() -> None:
         assert sums.to_frame().equals(pooled_rows.to_frame()) and set(sums.about.silos or ()) == {"a", "b", "c"}
         with pytest.raises(KeyError, match="only one"):
             sums.score("pair_trend_error_across")
+
+
+def in_groups(count: int = 3) -> ss.Federation:
+    """Groups of silos that divide the columns in different ways."""
+    first, second = ["person", "wage", "fixed"], ["person", "born", "job", "ill"]
+    silos = {
+        "a": {"a1": first, "a2": second[1:]},
+        "b": {"b1": ["person", "wage", "job"], "b2": ["born"], "b3": ["ill", "fixed"]},
+        "c": {"c1": [*first, *second[1:]]},
+    }
+    rows = {"a": slice(150), "b": range(150, 280), "c": slice(280, 400)}
+    groups = list(silos)[:count]
+    return ss.simulate(TRAIN, {g: silos[g] for g in groups}, SCHEMA, {g: rows[g] for g in groups})
+
+
+def test_sums_over_groups_of_silos_are_those_of_pooled_rows() -> None:
+    federation = in_groups()
+    whole = joint.plan(SYNTHETIC, federation.schema, "ill", silos=federation.silos, groups=federation.groups)
+    pooled_rows = judged.judge_tables(joint.count_pooled(whole, TRAIN, HELD), SYNTHETIC)
+    sums = ss.judge(federation, SYNTHETIC, holdout=HELD, target="ill")
+    assert sums.to_frame().equals(pooled_rows.to_frame()) and sums.rows == (400, 200, 300)
+    assert sums.about.counted is not None and sums.about.counted["groups"] == "a1 and a2; b1 and b2 and b3; c1"
+    with pytest.raises(KeyError, match="only one"):
+        sums.score("pair_trend_error_across")
+    divided = [{name: silo for silo in group for name in federation.silos[silo]} for group in federation.groups]
+    names = [column.name for column in whole.columns]
+    assert any(len(places) == 3 for places in whole.sets)
+    assert all(len({owner[names[place]] for place in places}) < 3 for places in whole.sets for owner in divided)
+
+
+def test_noised_sums_over_groups_cost_a_row_of_each_what_is_stated() -> None:
+    ledger = Ledger()
+    noised = ss.judge(in_groups(2), SYNTHETIC, epsilon=3, ledger=ledger)
+    assert noised.about.counted is not None
+    stated = "epsilon at most 3 at delta 1e-06, for each row of one group's tables, all its silos together"
+    assert noised.about.counted["cost of judging"] == stated
+    spent = statement(ledger.entries(), 1e-6)["silos"]
+    assert set(spent) == {"a1", "a2", "b1", "b2", "b3"} and len({own["epsilon"] for own in spent.values()}) == 1
+    assert 2.5 < spent["a1"]["epsilon"] <= 3  # each lists all tables, also those that it has no part in
+    opened = [entry for entry in ledger.entries() if entry["type"].endswith(("SharesRevealed", "SharesOpened"))]
+    assert not opened  # no group's table
+
+
+def test_what_cannot_be_judged_of_groups() -> None:
+    with pytest.raises(ConfigError, match="over 3 or more, of which each knows its own"):
+        ss.judge(in_groups(2), SYNTHETIC)
+    with pytest.raises(ConfigError, match="Figures are of silos with different columns of the same rows"):
+        ss.judge(in_groups(), SYNTHETIC, opening="figures")
+    with pytest.raises(ConfigError, match="the coordinator deals"):
+        ss.judge(in_groups(), SYNTHETIC, dealer="notary")
+    with pytest.raises(DataError, match="Hold-out rows are one table"):
+        ss.judge(in_groups(), SYNTHETIC, holdout=dict.fromkeys(in_groups().tables, HELD))
 
 
 def test_another_organisation_deals() -> None:

@@ -42,6 +42,8 @@ def submit(
     order = coordinator.order(plan, site.roster, site.name)
     run.note_unused(ui, plan, "submit")
     if dry_run:
+        if plan.judge is not None:
+            ui.note('[judge] is not asked about: silos allow it by "judge" in algorithms, and by open_tables.')
         _ask_silos(ui, site, order)
         return
     ui.on_interrupt = f"The job goes on. See: silosynth status --kit {kit}"

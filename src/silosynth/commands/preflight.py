@@ -30,7 +30,8 @@ def check(ui: Session, kit: KitFolder = Path()) -> None:
     ui.table(f"{kit}", ("", "", ""), [(one.what, one.verdict, one.said) for one in found])
     ui.facts["findings"] = [asdict(one) for one in found]
     if faults := [one for one in found if one.verdict == "fault"]:
-        raise ConfigError("A site is ready for jobs", f"{faults[0].what}: {faults[0].said}", "See the lines above.")
+        named = ", ".join(dict.fromkeys(one.what for one in faults))
+        raise ConfigError("A site is ready for jobs", f"faults of {named}", "See the lines above.")
     ui.show("Ready for jobs.")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from silosynth import Federation, Model, Report
     from silosynth.catalog import Algorithm
     from silosynth.commands.tables import Material
-    from silosynth.core.conditions import Made
+    from silosynth.core.conditions import Condition, Made
     from silosynth.core.schema import Schema
     from silosynth.experiment.grammar import Command, Experiment
 
@@ -230,11 +230,14 @@ def _check_sample(plan: Experiment, federation: Federation, train: pd.DataFrame)
     from silosynth.core.conditions import by_name, from_text, parse
     from silosynth.data.given import in_json
 
-    asked, framed, columns = plan.sample, plan.given_rows(), federation.schema.modelled
-    known = _may_be_made(plan, federation.schema, train)
+    asked, framed, columns, how = plan.sample, plan.given_rows(), federation.schema.modelled, plan.algorithm
+    known, entry = _may_be_made(plan, federation.schema, train), catalog.algorithm(how.name)
+    config = entry.configure(how.preset, how.options)
     for texts in framed or [in_json(asked.given) if isinstance(asked.given, dict) else ()]:
         by_name(texts, columns)
-        parse({name: value for name, value in from_text(texts, known).items() if name in known}, known)
+        given = {name: value for name, value in from_text(texts, known).items() if name in known}
+        for condition in parse(given, known):
+            _check_levels(condition, given[condition.column], train[condition.column], entry.pools_below(config))
     for name in (*([asked.balance] if asked.balance else []), *asked.shift):
         if name not in columns:
             raise ConfigError("Rows are grouped by one column that is modelled", name, nearest(name, columns))
@@ -244,9 +247,20 @@ def _check_sample(plan: Experiment, federation: Federation, train: pd.DataFrame)
     if framed and asked.rows not in (None, len(framed)):
         rule = "A frame of conditions has one row for each synthetic row"
         raise ConfigError(rule, f"{len(framed)} rows for {asked.rows}", "Leave rows out of [sample].")
-    how = plan.algorithm
-    if groups and catalog.partitioned(catalog.algorithm(how.name).configure(how.preset, how.options)):
+    if groups and catalog.partitioned(config):
         raise ConfigError("Columns that stay in their silos are drawn under the same conditions", groups[0], _SAME)
+
+
+def _check_levels(condition: Condition, given: Any, column: pd.Series, least: int) -> None:
+    """Refuse a condition that only levels of few rows fulfil: these are pooled, and no row is made with one by name."""
+    from silosynth.encoders.column import RARE
+
+    named = [value for value in condition.values if isinstance(value, str)]
+    if not named or RARE in named or condition.missing:
+        return
+    if 0 < max(int((column == value).sum()) for value in named) < least:
+        rule = f"Column {condition.column!r}: levels of fewer than {least} training rows are made as {RARE!r} only"
+        raise ConfigError(rule, given, f"Ask for {RARE!r}, join such levels, or lower min_count of encoders.")
 
 
 def _may_be_made(plan: Experiment, schema: Schema, train: pd.DataFrame) -> dict[str, Made]:

@@ -19,6 +19,10 @@ independence would give; and the rows that were held out.
 A set opens if its columns are in one or two silos; exactly, also if in three where the job says so (``three``).
 There, a coordinator that deals wrong can have a table show what single rows hold: see `silosynth.counting.protocol`.
 Sets in more silos are left out.
+
+**Groups of silos**, each divided by columns and of other rows (``silo_groups``): each counts its own rows, as silos
+with different columns do, and sums over all silos open, as of silos with different rows. Sets are in one or two silos
+of every group, which one silo cannot tell of other groups: a set in more is refused, not left out.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from silosynth.core import conversation
 from silosynth.core.conversation import (
     Checkpoint,
     Conversation,
@@ -44,7 +49,7 @@ from silosynth.core.conversation import (
 )
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Message, NonNegative, Release, Struct
-from silosynth.core.schema import ColumnSchema, Kind, Schema, Table, modelled_columns
+from silosynth.core.schema import ColumnSchema, Kind, Schema, Table, check_groups, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, plan as planning, protocol
 from silosynth.counting.distances import Figure, FigurePlan, PrepareFigures, open_distances
@@ -53,6 +58,7 @@ from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest, Plan
 from silosynth.counting.silo import TableCounter
 from silosynth.privacy.accounting import table_variance
+from silosynth.privacy.aggregation import LEAST
 from silosynth.privacy.events import Target
 from silosynth.privacy.sealed import Seat
 
@@ -80,10 +86,13 @@ class JudgeConfig(Struct):
         dealer: the silo that deals, in place of the coordinator (`silosynth.counting.dealing`); it holds no column that
             is judged. Empty for the coordinator.
         three: whether tables of three silos open, too (not with noise): see the module's docstring.
+        silo_groups: the silos of each group, if silos are in groups, each of which divides all columns and holds other
+            rows: then ``horizontal`` is set as well, and the coordinator deals.
 
     Raises:
         ConfigError: names repeat; a set is empty, repeats a column, or names one that is not there; there is a target
-            without noise, or noise without a target; or references are not one for each set, of its shape.
+            without noise, or noise without a target; references are not one for each set, of its shape; or groups are
+            too few, or none of different rows.
     """
 
     columns: tuple[CountedColumn, ...] = ()
@@ -96,6 +105,7 @@ class JudgeConfig(Struct):
     horizontal: bool = False
     dealer: str = ""
     three: bool = False
+    silo_groups: tuple[tuple[str, ...], ...] = ()
 
     def _check(self) -> None:
         names = [column.name for column in self.columns]
@@ -115,6 +125,18 @@ class JudgeConfig(Struct):
             raise ConfigError("Figures, and nothing else, have references for each set", len(self.references))
         for number in range(len(self.references)):
             self.compared(number)
+        if self.silo_groups:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        named = [silo for group in self.silo_groups for silo in group]
+        if not self.horizontal or self.dealer or not all(self.silo_groups) or len(set(named)) < len(named):
+            rule = "Groups of silos hold different rows, each silo is in one of them, and the coordinator deals"
+            raise ConfigError(rule, self.dealer or self.silo_groups, "Leave the dealer out, or the groups.")
+        least = 2 if self.opening == "noised" else LEAST
+        if len(self.silo_groups) < least:
+            rule = f"Sums over groups of silos are over {least} or more, of which each knows its own"
+            raise ConfigError(rule, len(self.silo_groups), "Have tables open with noise, or find more.")
 
     def compared(self, number: int) -> tuple[Tensor, ...]:
         """The references of a set.
@@ -174,17 +196,21 @@ def request_for(config: JudgeConfig, silos: tuple[str, ...], owners: Sequence[st
 
     Args:
         config: the job's options.
-        silos: all silos.
+        silos: all silos; of groups, those of one.
         owners: the silo of each column; empty where every silo has it.
         rows: the bound of their number.
 
     Raises:
-        ConfigError: no set can open; or see `CountRequest`.
+        ConfigError: no set can open; of groups, one cannot; or see `CountRequest`.
     """
     columns = tuple(replace(column, silo=silo) for column, silo in zip(config.columns, owners, strict=True))
-    all_silos = ("",) if config.horizontal else tuple(silo for silo in silos if silo != config.dealer)
+    everywhere = config.horizontal and not config.silo_groups
+    all_silos = ("",) if everywhere else tuple(silo for silo in silos if silo != config.dealer)
     held = tuple(CountedColumn(silo, HOLDOUT, (False, True), missing=False) for silo in all_silos if config.holdout)
     sets = tuple(config.sets[number] for number in opened_sets(config, owners))
+    if config.silo_groups and len(sets) < len(config.sets):
+        rule = "Of groups of silos, each set is of columns in one or two silos of every group"
+        raise ConfigError(rule, f"three of {', '.join(silos)}", "Judge without a target, or ask for other sets.")
     if not sets:
         raise ConfigError("At least one set is of columns in few enough silos", len(config.sets), "Ask for other sets.")
     if config.holdout:
@@ -284,17 +310,20 @@ def coordinate(
     if config.opening == "noised" and not config.most_rows:
         remedy = "Give most_rows, of which it is no secret that there are no more."
         raise ConfigError("Tables that open with noise have a public bound of their rows", "none", remedy)
+    groups = config.silo_groups or (roster.parties,)
     if state is None:
         owners = yield from _found(roster, config)
         numbers = (yield from _numbers(roster, config)) if config.opening == "figures" else (0, 0)
         rows = planning.padded(sum(numbers)) if sum(numbers) else config.most_rows
         rows = rows or (yield from _bound(roster, config))
-        yield from protocol.count(roster, request_for(config, roster.parties, owners, rows))
-        yield Checkpoint({"owners": list(owners), "rows": rows, "numbers": list(numbers)})
+        requests = [request_for(config, group, own, rows) for group, own in zip(groups, owners, strict=True)]
+        yield from _counted(roster, config, requests)
+        yield Checkpoint({"owners": list(map(list, owners)), "rows": rows, "numbers": list(numbers)})
     else:
-        owners, rows, numbers = tuple(state["owners"]), state["rows"], tuple(state["numbers"])
-    request, chosen = request_for(config, roster.parties, owners, rows), opened_sets(config, owners)
-    found = {"owners": list(owners), "rows": rows, "noise": 0.0, "noises": [0.0] * len(config.sets)}
+        owners, rows, numbers = tuple(map(tuple, state["owners"])), state["rows"], tuple(state["numbers"])
+    request, chosen = request_for(config, groups[0], owners[0], rows), opened_sets(config, owners[0])
+    told = [""] * len(config.columns) if config.silo_groups else list(owners[0])
+    found = {"owners": told, "rows": rows, "noise": 0.0, "noises": [0.0] * len(config.sets)}
     if config.opening == "figures":
         distances = yield from _distances(roster, config, request, numbers)
         nothing = {"tables": [None] * len(config.sets), "numbers": list(numbers)}
@@ -304,15 +333,24 @@ def coordinate(
     tables = yield from opening.open_tables(roster, request, noises, streams.child("opening").noise())
     found["tables"] = _placed(chosen, [torch.from_numpy(tables.passed_on[place]) for place in noises], config)
     if noise is not None:
-        deviations = [_deviation(noise, len(parts), request) for parts in Plan(request).parts]
+        silos = len(roster) if config.horizontal else 0
+        deviations = [_deviation(noise, len(parts), silos) for parts in Plan(request).parts]
         found |= {"noise": max(deviations), "noises": _placed(chosen, deviations, config, 0.0)}
     return found
 
 
-def _deviation(noise: CellNoise, silos: int, request: CountRequest) -> float:
+def _counted(roster: Roster, config: JudgeConfig, requests: Sequence[CountRequest]) -> Conversation[None]:
+    """Count, by all silos or group by group."""
+    if not config.silo_groups:
+        return (yield from protocol.count(roster, requests[0]))
+    each = [protocol.count(roster.only(own.silos), own, apart=True) for own in requests]
+    yield from conversation.side_by_side(each)
+
+
+def _deviation(noise: CellNoise, silos: int, summed: int) -> float:
     """Of a cell's noise, as it is passed on: of one silo, of two and the coordinator, or of all silos of a sum."""
-    if request.horizontal:
-        return noise.deviation(len(request.silos), len(request.silos) - 1)
+    if summed:
+        return noise.deviation(summed, summed - 1)
     return noise.deviation(3 if silos == 2 else 2)
 
 
@@ -332,22 +370,30 @@ def _distances(
     return [[next(opened) / (one.weights[0] * numbers[0]) ** 2 for one in own] for own in figures]
 
 
-def _found(roster: Roster, config: JudgeConfig) -> Conversation[tuple[str, ...]]:
-    """The silo of each column; empty where every silo has it."""
+def _found(roster: Roster, config: JudgeConfig) -> Conversation[tuple[tuple[str, ...], ...]]:
+    """The silo of each column, empty where every silo has it; of groups, that of each group."""
     held = expect((yield roster.everyone(FindColumns())), ColumnsHeld)
+    if config.silo_groups:
+        names = [column.name for column in config.columns]
+        own = {silo: [names[place] for place in reply.places] for silo, reply in zip(roster, held, strict=True)}
+        check_groups(own, config.silo_groups)
+        each = [{name: silo for silo in group for name in own[silo]} for group in config.silo_groups]
+        if lacking := [name for name in names if name not in each[0]]:
+            raise ConfigError("All columns that are judged are in every group", lacking, "Leave the others out.")
+        return tuple(tuple(owner[name] for name in names) for owner in each)
     owners = []
     if config.horizontal:
         lacking = [silo for silo, reply in zip(roster, held, strict=True) if len(reply.places) < len(config.columns)]
         if lacking:
             raise ConfigError("All columns that are judged are in every silo", lacking, "Leave the others out.")
-        return ("",) * len(config.columns)
+        return (("",) * len(config.columns),)
     for place, column in enumerate(config.columns):
         silos = [silo for silo, reply in zip(roster, held, strict=True) if place in reply.places]
         if len(silos) != 1:
             rule = f"Column {column.name!r} that is judged is in one silo"
             raise ConfigError(rule, silos or "in none", "Leave it out of the synthetic table, or of all silos but one.")
         owners.append(silos[0])
-    return tuple(owners)
+    return (tuple(owners),)
 
 
 def _holders(roster: Roster, config: JudgeConfig, ask: Message) -> Exchange:
@@ -397,11 +443,17 @@ class JudgingSilo(Party):
             raise ConfigError(rule, "none", nearest(HOLDOUT, table.names))
         own = modelled_columns(table, schema).names
         self._held = tuple(place for place, column in enumerate(config.columns) if column.name in own)
+        everyone = seat if config.silo_groups else None
+        if everyone is not None:
+            groups = [group for group in config.silo_groups if seat.name in group]
+            if len(groups) != 1 or sorted(itertools.chain(*config.silo_groups)) != sorted(seat.roster):
+                raise ConfigError("Groups of silos name all silos, each once", config.silo_groups, "Name all silos.")
+            seat = replace(seat, roster=seat.roster.only(groups[0]))
         self._config, self._seat = config, seat
         self._opened = set[tuple[int, ...]]()  # with noise, by the places of their columns
         target = config.dp if config.opening == "noised" else None
         exact, figures = config.opening == "exact", config.opening == "figures"
-        self._counter = TableCounter(table, schema, seat, target, streams, exact, figures)
+        self._counter = TableCounter(table, schema, seat, target, streams, exact, figures, everyone=everyone)
         held_out = int(table[HOLDOUT].values.sum()) if holdout else 0
         self._numbers = len(table) - held_out, held_out
 
@@ -443,7 +495,8 @@ class JudgingSilo(Party):
         if self._counter.request is not None:  # a dealer could make other errors each time, which figures would add up
             raise self._refusal("counts once for its job", "again")
         owners = tuple(column.silo for column in request.columns[: len(config.columns)])
-        own, known = ("", {""}) if config.horizontal else (name, set(self._seat.roster))
+        everywhere = config.horizontal and not config.silo_groups
+        own, known = ("", {""}) if everywhere else (name, set(self._seat.roster))
         if tuple(place for place, owner in enumerate(owners) if owner == own) != self._held:
             raise self._refusal("counts the columns that it holds", owners)
         if not set(owners) <= known or len(owners) != len(config.columns):

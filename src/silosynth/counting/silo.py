@@ -83,6 +83,8 @@ class TableCounter(Party):
         figures: whether it opens exact figures of tables.
         scope: of the events of tables: "all" where they are all that a model has from rows.
         everyone: who it is among all silos, where ``seat`` is among a group of them, and sums over all groups open.
+        told: a hash of what levels are, as far as silos with different rows were told: sums open only if all were told
+            the same.
 
     Attributes:
         events: of all tables that were opened.
@@ -93,11 +95,11 @@ class TableCounter(Party):
     def __init__(
         self, table: Table, schema: Schema, seat: Seat, target: Target | None = None,
         streams: Streams | None = None, exact: bool = False, figures: bool = False, scope: Scope = "readers",
-        everyone: Seat | None = None,
+        everyone: Seat | None = None, told: bytes = b"",
     ) -> None:  # fmt: skip
         self.shares: tuple[AnyWords, ...] = ()
         self.events: list[Event] = []
-        self._target, self._exact, self._figures, self._scope = target, exact, figures, scope
+        self._target, self._exact, self._figures, self._scope, self._told = target, exact, figures, scope, told
         self._multiplier = distances.ShareMultiplier(seat)
         self._grouped, self._silos = everyone is not None, len((everyone or seat).roster)
         self._masker = masker.Masker(everyone or seat, max(2, self._silos))  # of sums over all silos
@@ -169,7 +171,10 @@ class TableCounter(Party):
         if request.silos != self._seat.roster.parties:
             raise self._refusal("counts with the silos of its roster", request.silos)
         if rows > request.rows:
-            raise self._refusal("holds no more rows than the request says", f"more than {request.rows}")
+            rule = f"Silo {self._seat.name!r} holds no more rows than the request says"
+            raise ProtocolError(
+                rule, f"more than {request.rows}", "Start it with a larger bound: --rows, or rows in [judge]."
+            )
         if not self._table.columns and request.dealer != self._seat.name:
             raise DataError(
                 "A silo that takes part in a counting has a column that can be counted", "identifiers at most",
@@ -405,17 +410,20 @@ class TableCounter(Party):
         if not ask.noises:
             self._check_exact()
             plan = self._checked(ask.sets, [opening.EXACT] * len(ask.sets), summed=True)
-            return opening.ExactSum(self._masked(plan, [self._own(n) for n in ask.sets], ask.number))
+            return opening.ExactSum(self._masked(plan, [self._own(n) for n in ask.sets], ask))
         plan, events, draws = self._charged(ask.sets, ask.noises, summed=True)
         tables = opening.with_parts(map(self._own, ask.sets), ask.noises, self._silos - 1, draws)
-        return opening.NoisedSum(self._masked(plan, tables, ask.number), events)
+        return opening.NoisedSum(self._masked(plan, tables, ask), events)
 
     def _own(self, number: int) -> opening.Counts:
         """This silo's share of a set, cells in a row."""
         return self.shares[number].reshape(-1).astype(np.int64)
 
-    def _masked(self, plan: Plan, tables: Sequence[opening.Counts], number: int) -> Tensor:
-        return self._masker.mask_words(opening.for_sum(tables, plan.request), number).words
+    def _masked(self, plan: Plan, tables: Sequence[opening.Counts], ask: opening.OpenSums) -> Tensor:
+        request = plan.request  # of groups, each has its own, of the same shapes and bits
+        shape = repr((request.bits, [request.shape(number) for number in ask.sets])).encode()
+        told = masker.told(ask, self._told, shape)
+        return self._masker.mask_words(opening.for_sum(tables, plan.request), ask.number, told).words
 
     def _open_figures(self, ask: Message) -> Message:
         if not self._figures or self._ended is None:

@@ -282,7 +282,7 @@ def line_values(series: pd.Series, nature: Nature, missing: np.ndarray) -> np.nd
         raise DataError(
             f"Column {series.name!r} must not hold infinities",
             f"{infinite} of {len(series)} rows",
-            "Replace them by missing values: .replace([numpy.inf, -numpy.inf], numpy.nan).",
+            "Replace them by missing values in the table; in pandas: .replace([numpy.inf, -numpy.inf], numpy.nan).",
         )
     return np.array(values)
 

@@ -128,13 +128,15 @@ def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True, mo
                 f"become {POOLED}. Declare format, decimal or missing if they are dates or numbers; kind "
                 '"pseudonym" or "identifier" if they say who somebody is; or join them into fewer values'
             )
-        elif most and (more := _common_levels(table[column.name], least) - most) > 0 and column.kind not in UNMODELLED:
-            said.append(
-                f"Column {column.name!r}: {more:,} of its values are drawn by how common they are, whatever else is in "
-                f"a row; the {most:,} most common ones are learnt. Join values, or raise most_categories of encoders"
-            )
         elif note and Kind(column.kind).numeric:
             said.append(f"Column {column.name!r}: {known.removeprefix('text, and ')}; {note}")
+        learnt = most and note != _PUBLISH and column.kind not in UNMODELLED
+        if learnt and (more := _common_levels(table[column.name], least) - most) > 0:
+            said.append(
+                f"Column {column.name!r}: {more:,} of its values are drawn by how common they are, whatever else is in "
+                f"a row but columns that they determine; the {most:,} most common ones are learnt. Join values, or "
+                "raise most_categories of encoders"
+            )
     return said
 
 

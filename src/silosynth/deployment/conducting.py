@@ -54,20 +54,24 @@ from silosynth.deployment.protocol import (
     PreparedRuled,
     PreparedSchema,
     PrepareRows,
+    RelayedGroupKeys,
     RelayedHeads,
     RelayedHoldoutKeys,
     SealedHeads,
     SealedHoldoutKey,
     SealHead,
+    ShownGroupTags,
     ShownHoldoutTags,
     SignLabel,
     by_key,
     check_same,
     dealer,
     holders,
+    holdout_purpose,
     horizontal,
     installed,
     opening,
+    own_group,
     purpose,
     shares_table,
     silo_groups,
@@ -229,23 +233,23 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
     alike = horizontal(job)
     matched: dict[str, Matched] = {}
     if by_key(job):
-        sealed = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
-        asked = RelayedHoldoutKeys(tuple(reply.sealed for reply in sealed))
-        conversation.expect((yield roster.everyone(asked)), Done)
+        yield from _tell_keys(job, roster)
     if job.align is not None:
         yield from _check_columns(job, roster)
         matched = yield from _linked(job, roster, job.align)
     prepared = yield roster.everyone(PrepareRows())
     if by := dealer(job):
         conversation.expect((yield Exchange({by: PrepareRows()})), PreparedSchema)
-    form = _same_form(prepared) if alike and job.rules else None
+    form = _same_form(prepared) if alike and job.rules and not silo_groups(job) else None
     told = {} if alike else {silo: reply.form for silo, reply in prepared.items() if isinstance(reply, PreparedRuled)}
     schemas, rows = _same_columns(job, prepared) if alike else _same_rows(job, prepared)
     _check_rules(job, schemas)
     if by_key(job):
-        tags = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
-        shown = ShownHoldoutTags(tuple(reply.tag for reply in tags))
-        conversation.expect((yield roster.everyone(shown)), Done)
+        replies = conversation.expect((yield roster.everyone(AskHoldoutTag())), HoldoutTag)
+        tags = dict(zip(roster, (reply.tag for reply in replies), strict=True))
+        shown = ShownGroupTags if silo_groups(job) else ShownHoldoutTags
+        asks = {silo: shown(tuple(tags[one] for one in own_group(job, silo))) for silo in roster}
+        conversation.expect((yield roster.each(asks)), Done)
     return {
         "stage": "train",
         "schemas": {silo: to_state(schema) for silo, schema in schemas.items()},
@@ -255,6 +259,18 @@ def _begin(job: Job, roster: Roster) -> Conversation[State]:
         "forms": {silo: to_state(one) for silo, one in told.items()},
         "inner": None,
     }
+
+
+def _tell_keys(job: Job, roster: Roster) -> Conversation[None]:
+    """Silos that hold the same rows tell each other by which key they hold out some: all, or those of each group."""
+    if groups := silo_groups(job):
+        purpose = holdout_purpose(job)
+        yield from conversation.side_by_side([agree(roster.only(group), purpose, apart=True) for group in groups])
+    replies = conversation.expect((yield roster.everyone(AskHoldoutKey())), SealedHoldoutKey)
+    sealed = dict(zip(roster, (reply.sealed for reply in replies), strict=True))
+    relayed = RelayedGroupKeys if groups else RelayedHoldoutKeys
+    asks = {silo: relayed(tuple(sealed[one] for one in own_group(job, silo))) for silo in roster}
+    conversation.expect((yield roster.each(asks)), Done)
 
 
 def _linked(job: Job, roster: Roster, how: AlignConfig) -> Conversation[dict[str, Matched]]:
@@ -319,7 +335,8 @@ def _check_rules(job: Job, schemas: Mapping[str, Schema]) -> None:
                 raise ConfigError(
                     f"Rule {rule.in_words!r}: a silo models such a column", name, nearest(name, sorted(every))
                 )
-    apart = [rule for rule in job.rules if not any(set(rule.named) <= names for names in held.values())]
+    alone = [] if silo_groups(job) else held.values()  # in which a rule is a silo's own: none where silos are in groups
+    apart = [rule for rule in job.rules if not any(set(rule.named) <= names for names in alone)]
     whole = Schema(tuple(column for schema in schemas.values() for column in schema.columns))
     for rule in apart:
         if isinstance(rule, Inequality):

@@ -140,8 +140,6 @@ def order(plan: Experiment, roster: Roster, submitter: str) -> Order:
     align = None
     if plan.align.method != "none" and (groups or not entry.horizontal):
         align = AlignConfig(plan.align.method, plan.align.least)
-    if groups and plan.judge is not None:
-        raise ConfigError("Tables of groups of silos are not judged across silos", "[judge]", "Leave it out.")
     job = Job(
         plan.run.name or f"{plan.source.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
         chosen.name, chosen.preset, config, silos, chosen.seed, align,

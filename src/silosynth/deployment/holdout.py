@@ -128,22 +128,30 @@ def sample_key(key: bytes) -> bytes:
     return hmac.digest(key, b"silosynth sample 1", "sha256")
 
 
-def tag(group: Group, silo: str, held: Tensor) -> bytes:
-    """A silo's proof that it holds out these rows, for silos of the job; nothing to anybody else."""
+def tag(group: Group, silo: str, held: Tensor, of: int = 0) -> bytes:
+    """A silo's proof that it holds out these rows, for silos of the job; nothing to anybody else.
+
+    Args:
+        group: of these silos.
+        silo: who proves it.
+        held: which of the job's rows (N,) bool are held out.
+        of: how many rows the table has, where a sample of them goes by their place.
+    """
     places = held.nonzero().flatten().numpy().astype("<i8").tobytes()
-    return hmac.digest(group.key("rows held out"), framed(_LABEL, silo, str(len(held)), places), "sha256")
+    return hmac.digest(group.key("rows held out"), framed(_LABEL, silo, f"{len(held)} {of}", places), "sha256")
 
 
-def check_tags(group: Group, silos: Sequence[str], held: Tensor, tags: Sequence[bytes]) -> None:
-    """Check that all silos hold out the rows that this one does.
+def check_tags(group: Group, silos: Sequence[str], held: Tensor, tags: Sequence[bytes], of: int = 0) -> None:
+    """Check that all silos take up as many rows of as many as this one, and hold out the same of them.
 
     Raises:
         ProtocolError: names those that do not.
     """
     told = dict(zip(silos, tags, strict=False))
-    wrong = [silo for silo in silos if not hmac.compare_digest(told.get(silo, b""), tag(group, silo, held))]
+    wrong = [silo for silo in silos if not hmac.compare_digest(told.get(silo, b""), tag(group, silo, held, of))]
     if wrong or len(tags) != len(silos):
         raise ProtocolError(
-            "All silos hold out the same rows", f"not {', '.join(wrong) or 'as many silos'}",
+            "All silos take up the same rows, and hold out the same ones",
+            f"not {', '.join(wrong) or 'as many silos'}",
             "Rows must be linked by identifiers, or be the same in the same order.",
         )  # fmt: skip

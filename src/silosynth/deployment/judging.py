@@ -70,9 +70,10 @@ class Terms:
     """Who takes part in a judging, with which rows and columns, and how data travel.
 
     Attributes:
-        silos, align, holdout, transport, limit, patience: as of a job and its order.
+        silos, align, holdout, sample, transport, limit, patience: as of a job and its order.
         schemas: each silo's columns, if they are known.
-        horizontal: whether silos hold different rows of the same columns.
+        horizontal: whether silos, or groups of them, hold different rows of the same columns.
+        groups: the silos of each group, if they are in groups.
         dealer: a silo that takes part without rows, and deals in place of the coordinator; empty for none.
     """
 
@@ -84,7 +85,9 @@ class Terms:
     patience: float = 3600.0
     schemas: Mapping[str, Schema] | None = None
     horizontal: bool = False
+    groups: tuple[tuple[str, ...], ...] = ()
     dealer: str = ""
+    sample: float = 1.0
 
 
 def terms_of(folder: Path) -> Terms:
@@ -95,11 +98,9 @@ def terms_of(folder: Path) -> Terms:
     """
     order, schemas = unpack_order(read(folder / ORDER)), read_schemas(folder)
     job = order.job
-    if silo_groups(job):
-        rule = "Groups of silos, each divided by columns and of other rows, count for mst and aim only"
-        raise ConfigError(rule, folder.name, "Name another job, or the silos of one group.")
     how = order.transport, order.limit, order.patience
-    return Terms(job.silos, job.align, job.holdout, *how, schemas, horizontal(job))
+    alike = horizontal(job), silo_groups(job)
+    return Terms(job.silos, job.align, job.holdout, *how, schemas, *alike, sample=job.sample)
 
 
 def terms(silos: Sequence[str], stream_port: int | None) -> Terms:
@@ -111,7 +112,7 @@ def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: floa
     """Terms with what is named in their place.
 
     Raises:
-        ConfigError: rows cannot be linked so.
+        ConfigError: rows cannot be linked so; or silos are some of several groups, and not those of one.
     """
     if align not in (None, "none", *_METHODS):
         raise ConfigError("Rows are linked by psi or keyed-hash, or not at all (none)", align, nearest(align, _METHODS))
@@ -120,6 +121,13 @@ def changed(given: Terms, silos: Sequence[str], align: str | None, holdout: floa
     if holdout is not None:
         given = replace(given, holdout=holdout)
     named = tuple(silos) or given.silos
+    if given.groups and set(named) != set(given.silos):
+        if set(named) not in map(set, given.groups):
+            groups = "; ".join(" and ".join(group) for group in given.groups)
+            rule = "A table of groups of silos is judged by all of them, or by the silos of one group"
+            raise ConfigError(rule, ", ".join(named), f"Groups are: {groups}.")
+        own = None if given.schemas is None else {silo: given.schemas[silo] for silo in named}
+        given = replace(given, groups=(), horizontal=False, schemas=own)
     return replace(given, silos=tuple(silo for silo in named if silo != dealer), dealer=dealer)
 
 
@@ -161,18 +169,20 @@ def judging_order(
     known, columns = None, None
     if terms.schemas is not None:
         known = all_columns(terms.schemas)
-        columns = None if terms.horizontal else {silo: list(own.names) for silo, own in terms.schemas.items()}
+        apart = terms.groups or not terms.horizontal
+        columns = {silo: list(own.names) for silo, own in terms.schemas.items()} if apart else None
     levels = options.levels or (joint.COARSE if noised else joint.LEVELS)
-    made = joint.plan(synthetic, known, options.target, levels=levels, silos=columns)
+    made = joint.plan(synthetic, known, options.target, levels=levels, silos=columns, groups=terms.groups)
     public = map(torch.from_numpy, joint.references(made, synthetic) if options.opening == "figures" else ())
     config = JudgeConfig(
         made.columns, made.sets, options.opening, Target(options.epsilon, options.delta) if noised else Target(),
         tuple(public), bool(terms.holdout), options.rows or (padded(2 * len(synthetic)) if noised else 0),
-        terms.horizontal, dealer=terms.dealer,
+        terms.horizontal, dealer=terms.dealer, silo_groups=terms.groups,
     )  # fmt: skip
     job = Job(
-        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout
-    )
+        check_name(name), "judge", "balanced", config, taking_part, None, terms.align, None, submitter, terms.holdout,
+        sample=terms.sample if noised else 1.0,
+    )  # fmt: skip
     return Order(job, terms.transport, terms.limit, terms.patience, "cpu")
 
 
@@ -234,5 +244,6 @@ def judged_report(
     made = joint.planned(synthetic, config.columns, config.sets, target)
     shared = counted.job.silos if config.horizontal else ()
     dealer = f"{config.dealer}, who together with another silo could read rows" if config.dealer else DEALER
-    real = joint.JointTables.opened(made, counted.result, bool(counted.job.holdout), config.dp, dealer, shared)
+    groups, held = config.silo_groups, bool(counted.job.holdout)
+    real = joint.JointTables.opened(made, counted.result, held, config.dp, dealer, shared, groups)
     return judged.judge_tables(real, synthetic, ledger=list(ledger), progress=progress, model=model, data=data)

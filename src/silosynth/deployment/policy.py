@@ -268,9 +268,10 @@ class SiloPolicy(FileSection):
 
     def _check_dealer(self, job: Job) -> None:
         """Who deals the random numbers by which rows of a job that counts are hidden."""
-        if self.require_dealer and not dealer(job) and not horizontal(job):
+        if self.require_dealer and not dealer(job) and (not horizontal(job) or silo_groups(job)):
             rule = "a silo without rows deals in jobs that count"
-            raise refusal("require_dealer", rule, "the coordinator", 'Name one: dealer = "…".')
+            remedy = "Name the silos of one group, and a dealer." if silo_groups(job) else 'Name one: dealer = "…".'
+            raise refusal("require_dealer", rule, "the coordinator", remedy)
 
     def _check_counted(self, job: Job) -> None:
         """A training by tables that silos count together."""

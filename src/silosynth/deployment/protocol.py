@@ -25,7 +25,8 @@ part of the model that they keep of another job.
 
 In jobs of silos with different columns that hold out rows, or take up a sample (`silosynth.deployment.holdout`), also,
 before the alignment, `AskHoldoutKey` → `SealedHoldoutKey`, `RelayedHoldoutKeys` → `Done`; and after `PrepareRows`,
-`AskHoldoutTag` → `HoldoutTag`, `ShownHoldoutTags` → `Done`.
+`AskHoldoutTag` → `HoldoutTag`, `ShownHoldoutTags` → `Done`. Silos in groups do so within each, by a secret that its
+silos agree on first.
 
 Silos take all options from the job, and none from other messages. That all were told the same job they prove to each
 other, past the coordinator: they agree on a secret (`silosynth.privacy.agreement`) whose purpose is a hash of the job.
@@ -219,8 +220,8 @@ class Job(Struct):
     Raises:
         ConfigError: the name has other characters than `check_name` allows, or a share is another; or a job that
             draws does not say how many rows, links, holds out or samples any, or has the name of the one that trained;
-            or a rule names a file, or would tell whether real rows keep it; or groups of silos are not of all silos, or
-            have a hold-out, a sample or rules; or a job that counts takes up a sample.
+            or a rule names a file, or would tell whether real rows keep it; or groups of silos are not of all silos; or
+            a job that opens exact counts takes up a sample.
     """
 
     name: str
@@ -301,24 +302,22 @@ class Job(Struct):
                 "A job takes up all rows, or a sample of them: a half, a fifth, a tenth and so on, down to 0.001",
                 self.sample, "Write [split] sample = 0.1, say.",
             )  # fmt: skip
-        if self.sample < 1 and catalog.algorithm(self.algorithm, kind=None).kind == "counting":
-            raise ConfigError("A job that counts takes up all rows", self.sample, "Leave [split] sample out.")
+        counts = catalog.algorithm(self.algorithm, kind=None).kind == "counting"
+        if self.sample < 1 and counts and opening(self) != "noised":
+            raise ConfigError(
+                "A job that opens exact counts takes up all rows", self.sample,
+                "Open them with noise, or leave the sample out.",
+            )  # fmt: skip
         if silo_groups(self):
             self._check_groups()
         for rule in self.rules:
             _check_rule(rule)
 
     def _check_groups(self) -> None:
-        """What jobs of groups of silos, each divided by columns and of other rows, do not do."""
         named = [silo for group in silo_groups(self) for silo in group]
         if sorted(named) != sorted(self.silos):
             rule = "Groups of silos name all silos of a job, each once"
             raise ConfigError(rule, named, f"Silos are {', '.join(self.silos)}.")
-        unfit = {"a hold-out": self.holdout, "a sample": self.sample < 1, "rules": self.rules}
-        if given := [what for what, value in unfit.items() if value]:
-            raise ConfigError(
-                "Jobs of groups of silos have no hold-out, no sample and no rules", given, "Leave them out."
-            )
 
 
 def _check_rule(rule: Rule) -> None:
@@ -384,7 +383,12 @@ def horizontal(job: Job) -> bool:
 
 def by_key(job: Job) -> bool:
     """Whether silos with other columns of the same rows agree on which of these a job takes up, or holds out."""
-    return bool(job.holdout or job.sample < 1) and not horizontal(job)
+    return bool(job.holdout or job.sample < 1) and (bool(silo_groups(job)) or not horizontal(job))
+
+
+def holdout_purpose(job: Job) -> str:
+    """What silos of a group agree on a secret for, before they tell each other by which key they hold out rows."""
+    return f"deployment: hold-out of job {digest(job).hex()}"
 
 
 def silo_groups(job: Job) -> tuple[tuple[str, ...], ...]:
@@ -469,11 +473,11 @@ class Begin(Message, common=True):
 
 
 class AskHoldoutKey(Message, common=True):
-    """Coordinator: seal for all silos of the job the key by which you hold out rows, if you keep one."""
+    """Coordinator: seal for the silos that hold the same rows the key by which you hold out rows, if you keep one."""
 
 
 class SealedHoldoutKey(Message, release=Release.SEALED):
-    """Silo: the key that I keep, or that I keep none, sealed for the silos of the job."""
+    """Silo: the key that I keep, or that I keep none, sealed for these silos."""
 
     sealed: bytes
 
@@ -482,6 +486,10 @@ class RelayedHoldoutKeys(Message, release=Release.SEALED, common=True):
     """Coordinator: what all silos sealed, in the job's order."""
 
     sealed: tuple[bytes, ...]
+
+
+class RelayedGroupKeys(RelayedHoldoutKeys, common=False):
+    """Coordinator: what the silos of your group sealed."""
 
 
 class AskHoldoutTag(Message, common=True):
@@ -498,6 +506,10 @@ class ShownHoldoutTags(Message, common=True):
     """Coordinator: the tags of all silos, in the job's order."""
 
     tags: tuple[bytes, ...]
+
+
+class ShownGroupTags(ShownHoldoutTags, common=False):
+    """Coordinator: the tags of the silos of your group."""
 
 
 class AskColumns(Message, common=True):

@@ -54,6 +54,7 @@ from silosynth.deployment.protocol import (
     comparing,
     drawing_streams,
     rows_purpose,
+    silo_groups,
 )  # fmt: skip
 from silosynth.encoders.ruled import Ruled
 from silosynth.privacy.agreement import agree
@@ -326,7 +327,8 @@ def _bound(job: Job, schemas: Mapping[str, Schema], drawn: Parts, form: Ruled | 
         return Ruling(bind(job.rules, schema, like), {"": form}, True)
     like = distinct_columns(drawn.values())
     bound = bind(job.rules, schema, like)
-    apart = [rule for rule in bound if not any(set(rule.named) <= set(own.names) for own in schemas.values())]
+    alone = () if silo_groups(job) else schemas.values()  # in which a rule is a silo's own
+    apart = [rule for rule in bound if not any(set(rule.named) <= set(own.names) for own in alone)]
     return Ruling(bound, across=totals(apart, schema, like))
 
 

@@ -138,12 +138,13 @@ class DeploymentSilo(Party):
         self._turns = Turns()  # of a job's own messages
         self._terms: agreement.Group | None = None  # which agrees with the other silos on the job, until it has
         self._agreed: agreement.Group | None = None  # and once it has
-        self._purpose = ""  # what it agrees for
+        self._offer = agreement.OfferShares("", fresh=True)  # what it agrees on
         self._names: list[bytes | None] | None = None  # identifiers of the table's rows, until these are prepared
         self._sampled: torch.Tensor | None = None  # rows that the job takes up, until they are prepared; None for all
         self._holdout_key = holdout.HoldoutKey(releases.path.parent)
         self._key = b""  # by which this job holds out rows
         self._held = torch.zeros(0, dtype=torch.bool)  # which of the job's rows are held out
+        self._of = 0  # how many rows the table has, if a sample of them goes by their place
         self._alone = torch.zeros(0, dtype=torch.int64)  # rows that no other silo has, if the job trains on them too
         self._own: Table | None = None  # these, once they are a table
         self._closed = (folder / CLOSED).exists()
@@ -318,9 +319,10 @@ class DeploymentSilo(Party):
             case protocol.RelayedHoldoutKeys():
                 return self._take_key(ask)
             case protocol.AskHoldoutTag():
-                return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held))
+                return protocol.HoldoutTag(holdout.tag(self._group(), self.seat.name, self._held, self._of))
             case protocol.ShownHoldoutTags():
-                holdout.check_tags(self._group(), protocol.holders(self._begun()), self._held, ask.tags)
+                silos = protocol.own_group(self._begun(), self.seat.name)
+                holdout.check_tags(self._group(), silos, self._held, ask.tags, self._of)
                 return Done()
             case protocol.CountedTables() | protocol.CountedFigures() | protocol.NoisedTables():
                 return self._keep_counted(ask)
@@ -422,7 +424,7 @@ class DeploymentSilo(Party):
         self.job, self._party, self._part, self._order, self._aligner = job, None, None, None, None
         deals = protocol.dealer(job) == self.seat.name
         self._turns, self._terms = self._script(job), None if deals else agreement.Group(self._own_seat(job))
-        self._purpose = protocol.purpose(job)
+        self._offer = agreement.OfferShares(protocol.purpose(job), fresh=True)
         self._agreed, self._key, self._names, self._sampled = None, b"", None, None
         self._alone, self._own = torch.zeros(0, dtype=torch.int64), None
         self._secret = secrets.randbits(256)
@@ -516,7 +518,7 @@ class DeploymentSilo(Party):
             kinds = dict.fromkeys(self.rows.identifiers, "identifier")
             self._names = canonical(federation.read_table(frame[self.rows.identifiers], kinds)[1].columns)
         self._say(f"{len(frame):,} rows read")
-        if alike:
+        if alike and not protocol.by_key(job):
             self._key = holdout.own_key(self.seat)
             self._take_sample()
         if not protocol.by_key(job) or job.sample == 1:
@@ -546,9 +548,7 @@ class DeploymentSilo(Party):
             return
         names = self._names if self._sampled is None else [self._names[row] for row in self._sampled.tolist()]
         more = job.align, self.policy.psi_queries, self._identifiers.number
-        own = self._own_seat(job)
-        seat = replace(own, roster=own.roster.only(protocol.own_group(job, self.seat.name)))
-        self._aligner = Aligner(names, seat, common_streams(job), *more)
+        self._aligner = Aligner(names, self._group_seat(job), common_streams(job), *more)
 
     def _open_figures_once(self) -> None:
         """Refuse to open figures in a second attempt: a dealer could choose anew what they tell besides."""
@@ -596,16 +596,19 @@ class DeploymentSilo(Party):
                 *ends,
             )
         key, tag = (once(*_HOLDOUT_KEY), once(*_HOLDOUT_TAG)) if protocol.by_key(job) else ((), ())
-        begin = (*once(*agreement.ASKS), *key, *maybe(protocol.AskColumns), *once(protocol.PrepareRows), *tag)
+        apart = once(*agreement.ASKS) if key and protocol.silo_groups(job) else ()
+        begin = (*once(*agreement.ASKS), *apart, *key, *maybe(protocol.AskColumns), *once(protocol.PrepareRows), *tag)
         if entry.kind == "counting":
             return Turns(*begin, *once(protocol.PASSED_ON[protocol.opening(job)], *_HEADS))
         parts = once(protocol.KeepPart, protocol.PrepareSynthesis) if entry.parts else ()
         return Turns(*begin, *parts, *compare, *accept, *often(protocol.Publish, by="first"), *ends)
 
     def _agree(self, ask: Message) -> Message:
-        """Agree with the other silos on the job that this one was told, before any row is touched; or is drawn."""
-        ours = agreement.OfferShares(self._purpose, fresh=True)
-        if isinstance(ask, agreement.OfferShares) and ask != ours:
+        """Agree with the other silos on the job that this one was told, before any row is touched; or is drawn.
+
+        Silos of a group that holds out rows agree on a secret of their own after that.
+        """
+        if isinstance(ask, agreement.OfferShares) and ask != self._offer:
             raise ProtocolError(
                 "All silos of a job are told the same job", "another, or a secret that is not new",
                 "Do not trust this coordinator; or both sides run different versions of silosynth.",
@@ -615,6 +618,10 @@ class DeploymentSilo(Party):
         assert reply is not None  # it was its turn
         if self._terms.ready:
             self._agreed, self._terms = self._terms, None
+            job, offer = self._begun(), self._offer
+            if protocol.by_key(job) and protocol.silo_groups(job) and type(offer) is agreement.OfferShares:
+                self._terms = agreement.Group(self._group_seat(job))
+                self._offer = agreement.OfferGroupShares(protocol.holdout_purpose(job), fresh=True)
         return reply
 
     def _group(self) -> agreement.Group:
@@ -624,10 +631,15 @@ class DeploymentSilo(Party):
         return self._agreed
 
     def _take_key(self, ask: protocol.RelayedHoldoutKeys) -> Done:
-        """Keep the key by which all silos of the job hold out rows; and draw the job's sample by it."""
-        self._key = holdout.agreed_key(self._group(), protocol.holders(self._begun()), ask.sealed)
-        self._holdout_key.keep(self._key)
-        if self._begun().sample < 1:
+        """Keep the key by which silos that hold the same rows hold out some; and draw the job's sample by it."""
+        job = self._begun()
+        silos = protocol.own_group(job, self.seat.name)
+        if protocol.silo_groups(job) and len(silos) < 2:
+            self._key = holdout.own_key(self.seat)
+        else:
+            self._key = holdout.agreed_key(self._group(), silos, ask.sealed)
+            self._holdout_key.keep(self._key)
+        if job.sample < 1:
             self._take_sample()
             self._link()
         return Done()
@@ -688,7 +700,7 @@ class DeploymentSilo(Party):
                 self._book.trained_on(len(table), len(self._own))
         if self._entry.horizontal and self._entry.kind != "counting":  # its own messages report ranges
             told = Schema(tuple(replace(column, reason="", missing=()) for column in self._schema.columns))
-            if self._begun().rules:
+            if self._begun().rules and not protocol.silo_groups(self._begun()):
                 return protocol.PreparedRuled(told, self._ruling.forms[self.seat.name])
             return protocol.PreparedSchema(told)
         public = tuple(replace(column, low=None, high=None, reason="", missing=()) for column in self._schema.columns)
@@ -707,6 +719,7 @@ class DeploymentSilo(Party):
         order, sampled, self._sampled = self._order, self._sampled, None
         if order is None:
             order = torch.arange(len(self._frame)) if sampled is None else sampled
+            self._of = 0 if sampled is None else len(self._frame)
         held = torch.zeros(len(self._frame), dtype=torch.bool)
         if share:
             held = holdout.held_out(self._key, share, len(self._frame) if names is None else names)
@@ -715,7 +728,7 @@ class DeploymentSilo(Party):
             others[order] = False
             self._alone = others.nonzero().flatten()
         if sampled is not None:
-            self._order = order
+            self._order, self._held = order, held[order]
         if not share:
             return self._note_rows(order)
         self._held = held[order]
@@ -757,7 +770,8 @@ class DeploymentSilo(Party):
         job = self._begun()
         self._synthesise_by(protocol.drawing_streams(job, self._streams()), self._given)
         if protocol.comparing(job):
-            self._terms, self._purpose = agreement.Group(self._own_seat(job)), protocol.rows_purpose(job)
+            self._terms = agreement.Group(self._own_seat(job))
+            self._offer = agreement.OfferShares(protocol.rows_purpose(job), fresh=True)
         return Done()
 
     def _prepare_group(self, number: int) -> Done:
@@ -915,6 +929,11 @@ class DeploymentSilo(Party):
         """The same among those that hold rows."""
         roster = Roster(protocol.holders(job), tuple(self.seat.roster.key(silo) for silo in protocol.holders(job)))
         return Seat(self.seat.name, self.seat.private, roster)
+
+    def _group_seat(self, job: protocol.Job) -> Seat:
+        """The same among those that hold the same rows."""
+        own = self._own_seat(job)
+        return replace(own, roster=own.roster.only(protocol.own_group(job, self.seat.name)))
 
     def _table(self) -> Table:
         """The training rows in the common order, without identifiers that are not declared pseudonyms."""

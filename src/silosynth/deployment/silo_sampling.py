@@ -40,6 +40,7 @@ from silosynth.deployment.protocol import (
     RowCodes,
     RowsAccepted,
     TakeRows,
+    silo_groups,
 )
 from silosynth.deployment.sampling import check_flags, encoder_fields, read_given, read_kinds, read_shares
 from silosynth.privacy.simultaneous import LEAST, MOST, Words, level_codes, order_codes, ordered
@@ -59,7 +60,8 @@ def under_own_rules(
 ) -> tuple[Ruling, Table, list[str]]:
     """A silo's own rules, how it describes its rows under them; its rows described so; and what its log is to say.
 
-    Rows that break a rule end no job: that would tell others of them.
+    Rows that break a rule end no job: that would tell others of them. Silos in groups, which divide columns in ways of
+    their own, describe nothing anew.
 
     Raises:
         ConfigError, SchemaError: rules do not fit the columns, or contradict each other.
@@ -71,6 +73,8 @@ def under_own_rules(
         schema = Schema(tuple(replace(column, reason="", missing=(), forms=()) for column in schema.columns))
     bound = bind([replace(rule, on_break="ignore") for rule in rules], schema, table)  # type: ignore[call-arg]
     said = check_breaks({rule: int(rule.broken(table).sum()) for rule in bound}, len(table), silo, private)
+    if silo_groups(job):
+        return Ruling(horizontal=horizontal), table, said
     least = catalog.fewest_rows(job.config)
     form, made = described(silo, bound, tightened(schema, bound), table, private, horizontal, least)
     return Ruling(bound, {silo: form}, horizontal), made, said

@@ -218,7 +218,7 @@ class HeadEncoder(Encoder):
     """Categories, the most common of which are levels; all others are the last level, and drawn by how common they are.
 
     So networks need no weights, and rows no probabilities, for each of a hundred thousand levels. What other columns
-    have to do with levels that are drawn is not learnt.
+    have to do with levels that are drawn is not learnt, but for what a level determines (`combinations.fitting`).
     """
 
     every: CategoricalEncoder  # of all levels
@@ -252,6 +252,26 @@ class HeadEncoder(Encoder):
         places = np.searchsorted(np.cumsum(self.share.numpy()), rng.random(int(drawn.sum())), side="right")
         levels[drawn] = self.others[torch.from_numpy(places.clip(max=len(self.others) - 1))]
         return self.every.decode(Codes(levels, None), n, rng)
+
+    def redraw(self, column: Column, class_m: torch.Tensor, class_N: torch.Tensor, rng: np.random.Generator) -> Column:
+        """Draw the levels of N decoded rows that were drawn again, among those of each row's class, if there are any.
+
+        Args:
+            column: as `decode` makes it.
+            class_m: int64 of each level that is drawn.
+            class_N: of each row.
+            rng: what is drawn from.
+        """
+        drawn_N = torch.isin(column.values, self.others) & ~column.missing
+        order = class_m.argsort(stable=True)
+        ends = torch.cat([torch.zeros(1, dtype=torch.float64), self.share[order].cumsum(0)])
+        wanted = class_N[drawn_N].contiguous()
+        first, last = (torch.searchsorted(class_m[order], wanted, right=right) for right in (False, True))
+        at = ends[first] + torch.from_numpy(rng.random(len(wanted))) * (ends[last] - ends[first])
+        place = torch.minimum(torch.searchsorted(ends[1:], at, right=True), last - 1).clamp(min=0)
+        values = column.values.clone()
+        values[drawn_N] = torch.where(first < last, self.others[order[place]], values[drawn_N])
+        return replace(column, values=values)
 
 
 def head(encoder: Encoder, column: Column, config: EncoderConfig) -> Encoder:

@@ -8,6 +8,9 @@ Two kinds of rules, both held by at least ``min_count`` rows wherever they name 
 - *Barred pairs* of two columns' levels: nearly no row holds them, though many would if the columns were independent:
   husbands who are women. Decoded rows that hold one get another level in one of the two columns (`Barred.repair`).
 
+Of columns with more levels than are learnt (`column.HeadEncoder`) the others are drawn among those that determine what
+the rest of a row holds (`fitting`): of towns those in the row's region, which is modelled as well.
+
 A dependency is believed only if chance does not explain it: to write down b's column must take far more nats than to
 write down the table that replaces it (`believable`). What is found depends on rows: nothing is found under
 differential privacy.
@@ -27,7 +30,7 @@ from torch import Tensor
 
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, Schema, Table, union
-from silosynth.encoders.column import RARE, Encoder, EncoderConfig, least_rows
+from silosynth.encoders.column import RARE, Encoder, EncoderConfig, HeadEncoder, least_rows
 
 _CHANCE = 1e-6  # at most, that columns of the same values in random order show a dependency
 _PROBE = 500  # rows that most pairs of columns are told apart by
@@ -201,6 +204,71 @@ def repair(levels_NC: Tensor, rules: Sequence[Barred], rng: np.random.Generator)
             own = rows[worst_R == c]
             levels_NC[own, c] = _redrawn(levels_NC[own], c, tables[c], rng)
     return levels_NC
+
+
+def with_classes(rules: Sequence[Determined], heads: Collection[str]) -> tuple[Determined, ...]:
+    """The rules, one of which is of a column that is modelled as well, for each column in ``heads`` that has any.
+
+    It is the column of most values, of those with at most half as many as their determinant.
+    """
+    several = list(rules)
+    for name in heads:
+        if any(rule.values.name == name and not rule.modelled for rule in several):
+            continue  # not modelled itself
+        own = [rule for rule in _from(name, several) if 2 * _values(rule) <= len(rule.keys)]
+        if own and not any(rule.modelled for rule in own):
+            most = max(own, key=_values)
+            several[several.index(most)] = replace(most, modelled=True)
+    return tuple(several)
+
+
+def fitting(
+    decoded: Table, encoders: Sequence[Encoder], rules: Sequence[Determined], rng: np.random.Generator
+) -> Table:
+    """Decoded rows whose drawn levels of `HeadEncoder`s determine what the row holds in columns that are modelled too.
+
+    Where no level goes with all of these columns, one is drawn that goes with those of fewest values.
+    """
+    known = {column.name: column for column in decoded.columns}
+    heads = [encoder for encoder in encoders if isinstance(encoder, HeadEncoder)]
+    order = [rule.values.name for rule in rules]  # a determinant comes before what it determines
+    for encoder in sorted(heads, key=lambda one: order.index(one.name) if one.name in order else -1, reverse=True):
+        own = _from(encoder.name, rules)
+        others = replace(known[encoder.name], values=encoder.others, missing=encoder.others < 0)
+        made = look_up(Table((others,)), [replace(rule, modelled=False) for rule in own])
+        class_m, class_N = torch.zeros(len(others)).long(), torch.zeros(len(decoded)).long()
+        for rule in sorted((rule for rule in own if rule.modelled), key=_values):
+            of_m, of_N = _classes(made[rule.values.name], known[rule.values.name])
+            pairs = torch.stack([torch.cat([class_m, class_N]), torch.cat([of_m, of_N])], dim=1)
+            class_m, class_N = pairs.unique(dim=0, return_inverse=True)[1].split([len(of_m), len(of_N)])
+            known[encoder.name] = encoder.redraw(known[encoder.name], class_m, class_N, rng)
+    return Table(tuple(known.values()))
+
+
+def _from(name: str, rules: Sequence[Determined]) -> list[Determined]:
+    """The rules of what a column determines, itself or by columns that are looked up."""
+    known, found = {name}, []
+    for rule in rules:
+        if rule.keys.name in known:
+            found.append(rule)
+            known |= set() if rule.modelled else {rule.values.name}
+    return found
+
+
+def _values(rule: Determined) -> int:
+    """How many values the rule determines."""
+    return len(_Coded.of(rule.values).counts_K)
+
+
+def _classes(value_m: Column, value_N: Column) -> tuple[Tensor, Tensor]:
+    """Numbers (m,) of the values of one column, and (N,) of another, of numbers the nearest; -1 where it is missing."""
+    if value_m.levels is not None and value_N.levels is not None:
+        levels = union([value_m.levels, value_N.levels])
+        of_m, of_N = (column.recoded(levels).values for column in (value_m, value_N))
+    else:
+        distinct = value_m.values[~value_m.missing].unique()
+        of_m, of_N = (_nearest(distinct, column.values) for column in (value_m, value_N))
+    return torch.where(value_m.missing, -1, of_m), torch.where(value_N.missing, -1, of_N)
 
 
 def look_up(decoded: Table, rules: Sequence[Determined]) -> Table:

@@ -55,7 +55,16 @@ from silosynth.core.schema import (
 )
 from silosynth.core.streams import Keystream, Streams, keyed
 from silosynth.encoders import column as coding
-from silosynth.encoders.combinations import Barred, Determined, barred_pairs, determined_columns, look_up, repair
+from silosynth.encoders.combinations import (
+    Barred,
+    Determined,
+    barred_pairs,
+    determined_columns,
+    fitting,
+    look_up,
+    repair,
+    with_classes,
+)
 from silosynth.encoders.federated import is_number
 from silosynth.encoders.normalised import fit
 from silosynth.privacy.events import Event, Target
@@ -560,7 +569,8 @@ class TableCoder:
         """
         check_trainable(self.table, self.schema)
         keep = config.dependencies == "keep"
-        self.determined = determined_columns(self.table, self.schema, config, kept) if keep else ()
+        rules = determined_columns(self.table, self.schema, config, kept) if keep else ()
+        self.determined = with_classes(rules, self._heads(config, rules))
         left_out = {rule.values.name for rule in self.determined if not rule.modelled}
         columns = [column for column in self.table.columns if column.name not in left_out]
         rng = self.streams.child("encoders").numpy()
@@ -568,6 +578,17 @@ class TableCoder:
         fitted = [(fit(column, schema[column.name], config, rng, numbers), column) for column in columns]
         self.encoders = tuple(coding.head(encoder, column, config) for encoder, column in fitted)
         self.barred = barred_pairs(columns, self.encoders, config) if keep else ()
+
+    def _heads(self, config: coding.EncoderConfig, rules: Sequence[Determined]) -> list[str]:
+        """Columns that determine others, of more categories than are learnt; each before what it determines."""
+        found = []
+        for name in dict.fromkeys(rule.keys.name for rule in rules):
+            column = self.table[name]
+            if column.levels is not None and config.pool_rare and len(column.levels) > config.most_categories:
+                counts = torch.bincount(column.values[~column.missing])
+                if int((counts >= config.min_count).sum()) > config.most_categories:
+                    found.append(name)
+        return found
 
     def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:
         """Learn encoders from noised counts, by one of ``silos`` equal parts of the target's budget for encoders.
@@ -606,6 +627,7 @@ class TableCoder:
         """Columns of encoded rows, which lie on the CPU; values between levels are drawn from ``streams``."""
         levels_NC = repair(levels_NC, self.barred, streams.child("repairs").numpy())
         table = coding.decode_table(levels_NC, scores_NS, self.encoders, streams.child("columns").numpy())
+        table = fitting(table, self.encoders, self.determined, streams.child("fitting").numpy())
         return look_up(table, self.determined)
 
     def state(self) -> list[dict[str, Any]]:

@@ -113,6 +113,7 @@ def plan(
     *,
     levels: int = LEVELS,
     silos: Mapping[str, Sequence[str]] | None = None,
+    groups: Sequence[Sequence[str]] = (),
 ) -> JointPlan:
     """Decide what is counted, from the synthetic table alone.
 
@@ -125,6 +126,7 @@ def plan(
             more.
         silos: each silo's columns, where tables are of two silos at most: the tree then has no pair that makes three
             with the target.
+        groups: the silos of each group, if they are in groups that divide all columns: the same of every group.
 
     Raises:
         DataError: the table cannot be read, has nothing to count, or has no such target.
@@ -139,7 +141,8 @@ def plan(
     parents: tuple[int | None, ...] = (None,) * len(columns)
     if place is not None:
         codes = np.stack([own.codes(column) for own, column in zip(columns, table.columns, strict=True)])
-        parents = _tree(codes, [column.size for column in columns], place, _allowed(kinds.names, place, silos))
+        allowed = _allowed(kinds.names, place, silos, groups)
+        parents = _tree(codes, [column.size for column in columns], place, allowed)
         sets += [(child, parent, place) for child, parent in enumerate(parents) if parent is not None]
     return JointPlan(columns, tuple(sets), place, parents, kinds, tuple(map(_ends, table.columns)))
 
@@ -243,13 +246,16 @@ def _ends(column: Column) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _allowed(names: Sequence[str], target: int, silos: Mapping[str, Sequence[str]] | None) -> Floats | None:
-    """Which pairs of columns are, with the target, in two silos at most."""
+def _allowed(
+    names: Sequence[str], target: int, silos: Mapping[str, Sequence[str]] | None, groups: Sequence[Sequence[str]] = ()
+) -> Floats | None:
+    """Which pairs of columns are, with the target, in two silos at most; of every group, if there are some."""
     if silos is None:
         return None
-    owner = {name: silo for silo, held in silos.items() for name in held}
-    owners = [owner.get(name, "") for name in names]
-    return np.array([[len({a, b, owners[target]}) <= 2 for b in owners] for a in owners])
+    owned = [{name: silo for silo in group for name in silos[silo]} for group in groups or (tuple(silos),)]
+    owners = [[owner.get(name, "") for name in names] for owner in owned]
+    places = range(len(names))
+    return np.array([[all(len({o[a], o[b], o[target]}) <= 2 for o in owners) for b in places] for a in places])
 
 
 def _tree(codes_dN: Ints, sizes: Sequence[int], target: int, allowed: Floats | None) -> tuple[int | None, ...]:
@@ -287,6 +293,7 @@ class JointTables:
         dp: what all tables together cost each row, where they have noise.
         dealer: who dealt the random numbers, in words; empty where nothing was counted across silos.
         rows_of: the silos, where each holds different rows of all columns.
+        groups: the silos of each group, where these hold different rows, each divided by columns.
     """
 
     plan: JointPlan
@@ -299,6 +306,7 @@ class JointTables:
     dp: Target = Target()
     dealer: str = ""
     rows_of: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def opening(self) -> Opening:
@@ -308,7 +316,7 @@ class JointTables:
     @classmethod
     def opened(
         cls, made: JointPlan, found: Mapping[str, Any], holdout: bool = False, dp: Target = Target(), dealer: str = "",
-        rows_of: tuple[str, ...] = (),
+        rows_of: tuple[str, ...] = (), groups: tuple[tuple[str, ...], ...] = (),
     ) -> JointTables:  # fmt: skip
         """From what counting found (`silosynth.counting.judge.coordinate`).
 
@@ -316,7 +324,7 @@ class JointTables:
             made: what was counted; sets that did not open are left out of it.
             found: "owners"; "tables" or "distances", None for sets that did not open; "noises"; "numbers" of rows.
             holdout: whether the last axis of each table tells training rows from hold-out rows.
-            dp, dealer, rows_of: see the class.
+            dp, dealer, rows_of, groups: see the class.
         """
         opened: Sequence[Any] = found.get("distances") or found["tables"]
         kept = [number for number, one in enumerate(opened) if one is not None]
@@ -328,7 +336,7 @@ class JointTables:
         owners = tuple(silo or None for silo in found["owners"])
         first, second = found["numbers"] if distances else (0, 0)
         numbers = (first, second)
-        return cls(made.only(kept), owners, training, held, noises, distances, numbers, dp, dealer, rows_of)
+        return cls(made.only(kept), owners, training, held, noises, distances, numbers, dp, dealer, rows_of, groups)
 
 
 def count_pooled(

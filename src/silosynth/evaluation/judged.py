@@ -53,7 +53,7 @@ from silosynth.evaluation.scores import (
 )  # fmt: skip
 from silosynth.evaluation.sound import Pool, Proportions
 from silosynth.privacy.accounting import rounded_up
-from silosynth.privacy.statement import noise_is_known, statement
+from silosynth.privacy.statement import noise_is_known, rows_of, statement
 
 DRAWS = 60
 SIMULATED = 20
@@ -137,7 +137,8 @@ def _how(real: JointTables, ledger: Sequence[Mapping[str, Any]] | None) -> dict[
         "figures": "not at all: each as one figure, its squared distance to the synthetic table's",
     }[real.opening]
     seen = "whatever stands on this page" if real.opening == "figures" else "all tables"
-    facts = {
+    of_groups = {"groups": "; ".join(" and ".join(group) for group in real.groups)} if real.groups else {}
+    facts = of_groups | {
         "counted": f"tables: {' and '.join(words)}; {made.cells:,} cells, of {whose}, by the synthetic table's levels",
         "opened": opened,
         "seen by": f"the coordinator, all silos that took part, and whoever they show it: {seen}",
@@ -157,8 +158,8 @@ def _cost(real: JointTables, ledger: Sequence[Mapping[str, Any]] | None) -> str:
     if not real.dp.private:
         return "unknown"
     epsilon, delta = rounded_up(real.dp.epsilon), rounded_up(real.dp.delta)
-    row = "each row of a silo" if real.rows_of else "each row of the aligned table, all silos together"
-    return f"epsilon at most {epsilon} at delta {delta}, for {row}"
+    row = rows_of(bool(real.rows_of), bool(real.groups))
+    return f"epsilon at most {epsilon} at delta {delta}, for each row of {row}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -284,7 +284,8 @@ def render(report: Report) -> str:
     style, script = (source(name) for name in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     divided = report.about.partition
-    privacy = statement(report.ledger or (), horizontal=divided in ("horizontal", "mixed"), grouped=divided == "mixed")
+    known = {} if divided is None else {"horizontal": divided != "vertical", "grouped": divided == "mixed"}
+    privacy = statement(report.ledger or (), **known)
     silos = tuple(report.about.silos or ())
     return page(
         "template.html.j2",

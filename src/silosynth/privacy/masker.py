@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import hmac
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from silosynth.core.conversation import KEY_BYTES, State
 from silosynth.core.errors import ProtocolError
-from silosynth.core.messages import Done, Message
+from silosynth.core.messages import Done, Message, Struct, wire_name
 from silosynth.privacy import aggregation
 from silosynth.privacy.masks import SECRET, SHARE, Words, add_mask, pair_seed, public_key, split, to_words
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
@@ -101,8 +104,11 @@ class Masker:
         self._at(number, "ready")
         return self.mask_words(to_words(update_W, weight, self._seat.name), number)
 
-    def mask_words(self, words: Words, number: int) -> aggregation.Masked:
+    def mask_words(self, words: Words, number: int, told: bytes = b"") -> aggregation.Masked:
         """Words of 64 bits, (W,), masked for the round of this number; they change in place.
+
+        ``told`` is a hash of what the silo was told to count (`told`): masks depend on it, and cancel only between
+        silos that were told the same. It is for sums over all silos, as masks of one that is lost could not be rebuilt.
 
         Raises:
             ProtocolError: the round is not at this point, or this silo masked for it already.
@@ -111,7 +117,8 @@ class Masker:
         self._last, now.stage = number, "masked"
         add_mask(words, now.seed, 1)
         silos = now.members_now().silos
-        for other, seed in now.pairs.items():
+        for other, pair in now.pairs.items():
+            seed = derive(pair, framed(_LABEL, "told", told)) if told else pair
             add_mask(words, seed, 1 if silos.index(self._seat.name) < silos.index(other) else -1)
         return aggregation.Masked(torch.from_numpy(words.view("int64")))
 
@@ -233,6 +240,30 @@ class Masker:
 
     def _refusal(self, rule: str, value: object, remedy: str = _AGAIN) -> ProtocolError:
         return ProtocolError(f"Silo {self._seat.name!r} {rule}", value, remedy)
+
+
+def told(*what: Struct | bytes) -> bytes:
+    """A hash of all that a silo was told, 32 bytes: the same wherever it is taken."""
+    return hashlib.sha256(framed(*map(_raw, what))).digest()
+
+
+def _raw(value: Any) -> bytes:
+    """A value's type and content; whatever else there is has other bytes."""
+    match value:
+        case Struct():
+            fields = (getattr(value, one.name) for one in dataclasses.fields(value))
+            return framed("struct", wire_name(type(value)), *map(_raw, fields))
+        case tuple():
+            return framed("tuple", *map(_raw, value))
+        case Tensor():
+            raw = value.detach().cpu().contiguous().numpy()
+            return framed("tensor", str(value.dtype), repr(tuple(value.shape)), raw.tobytes())
+        case bytes():
+            return framed("bytes", value)
+        case float():
+            return framed("float", float(value).hex())
+        case _:  # texts, whole numbers, truth values, none
+            return framed(type(value).__name__, repr(value))
 
 
 def _sealed_for(members: aggregation.RoundMembers) -> str:

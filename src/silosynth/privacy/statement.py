@@ -65,6 +65,12 @@ _RELEASED = (
 )
 
 
+SUMS = frozenset({"NoisedCells", "NoisedSum"})
+"""Messages in which events are each silo's own, of rows that no other has."""
+OF_GROUPS = "TakeOwnNoisedAttributes"
+"""A message that is sent to groups of silos only."""
+
+
 def totals(
     ledger: Iterable[Mapping[str, Any]], by: Sequence[str] = ("from", "to", "type", "privacy")
 ) -> list[dict[str, Any]]:
@@ -91,8 +97,8 @@ def noise_is_known(ledger: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def statement(
-    ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool = False, *, grouped: bool = False,
-    assume_secret: bool = False,
+    ledger: Sequence[Mapping[str, Any]], delta: float = DELTA, horizontal: bool | None = None, *,
+    grouped: bool | None = None, assume_secret: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The guarantee that a ledger's events earn, as plain values, for JSON and for tables.
 
@@ -100,8 +106,9 @@ def statement(
         ledger: records as they stand in a ledger's file.
         delta: at which budgets are stated, besides the events' own, where events name no target.
         horizontal: whether silos hold different rows: the release's budget is then that of the silo that spends most.
-            Otherwise it is for one row of the aligned table, all silos together.
-        grouped: whether these are groups of silos, each of which lists all that its group's rows count in.
+            Otherwise it is for one row of the aligned table, all silos together. None if only the ledger is known:
+            events that came with masked sums, which are over silos with different rows, say so.
+        grouped: whether these are groups of silos, each of which lists all that its group's rows count in; or None.
         assume_secret: state what the noise would earn if nobody knew the seed that it follows from, which is what
             experiments with a fixed seed are about.
 
@@ -123,6 +130,9 @@ def statement(
     unnoised = [text for text in declared if text not in _SILENT]
     unsound = any(event.mechanism == UNSOUND for event in every)
     claimed = not unsound and any(event.scope != "readers" for event in every)
+    kinds = {str(record.get("type", "")).rpartition(".")[2] for record in ledger}
+    horizontal = not SUMS.isdisjoint(kinds) if horizontal is None else horizontal
+    grouped = OF_GROUPS in kinds if grouped is None else grouped
     release = _released(events, delta, target, horizontal, rows_of(horizontal, grouped)) if claimed else None
     budgets = {silo: _spent([e for e in own if e.scope != "release"], delta, target) for silo, own in events.items()}
     covers, rest = (_COVERS, _rest(unnoised)) if every else ("", "")

@@ -151,10 +151,15 @@ def dialled_certificate(host: str, port: int, certificates: Certificates) -> byt
     try:
         with socket.create_connection((host, port), _DIAL) as plain, context.wrap_socket(plain) as secure:
             return secure.getpeercert(binary_form=True) or b""
+    except ssl.SSLError as error:
+        raise ProtocolError(
+            "The coordinator shows a certificate of this federation", f"{host}:{port}, {error.reason}",
+            "It comes from another provisioning, or somebody else answers there.",
+        ) from error  # fmt: skip
     except OSError as error:
         raise ProtocolError(
-            "The coordinator can be reached, and shows a certificate of this federation",
-            f"{host}:{port}, {type(error).__name__}", "See allow_coordinators in policy.toml.",
+            "The coordinator can be reached", f"{host}:{port}, {type(error).__name__}",
+            "Start it, or open the way to its port: this site calls it, and it calls nobody.",
         ) from error  # fmt: skip
 
 

@@ -166,8 +166,9 @@ def check_federation(value: Any, make: str = "simulate(frame, silos={…})", gro
             "This takes a federation: a table, and who holds what of it", type(value).__name__, f"Pass {make}."
         )
     if value.groups and not grouped:
-        rule = "Groups of silos, each divided by columns and of other rows, train mst or aim together, and nothing else"
-        raise ConfigError(rule, f"groups of {', '.join(value.roster)}", "Pass a federation of the silos of one group.")
+        rule = "Groups of silos, each divided by columns and of other rows, train mst or aim, and judge a table"
+        remedy = "Pass a federation, or an experiment file, of the silos of one group."
+        raise ConfigError(rule, f"groups of {', '.join(value.roster)}", remedy)
 
 
 def simulate(

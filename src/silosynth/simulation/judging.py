@@ -56,11 +56,11 @@ def judge(
 
     Args:
         federation: the training rows, from `simulate`. Silos with different rows of the same columns open sums over all
-            of them, exactly if they are three or more.
+            of them, exactly if they are three or more; so do groups of silos, each divided by columns.
         synthetic: the table to judge, whatever made it. Levels and bins that are counted are its own.
         holdout: real rows that the generator has not seen, of the same columns; silos hold them as they hold the
-            training rows. Silos with different rows have them in turn, or their own: ``{silo: table}``. Floors are then
-            those of real rows, unless tables have noise; and there is a utility.
+            training rows. Silos with different rows have them in turn, or their own: ``{silo: table}``; groups in turn.
+            Floors are then those of real rows, unless tables have noise; and there is a utility.
         target: the column to predict.
         opening: "exact" counts; "noised", with discrete Gaussian noise by ``epsilon`` and ``delta``; "figures", for
             each pair of columns three exact distances and no table, so that there are few figures and no utility.
@@ -91,7 +91,7 @@ def judge(
     >>> [score.name for score in report.scores][:2]
     ['column_shape_error', 'pair_trend_error']
     """
-    check_federation(federation)
+    check_federation(federation, grouped=True)
     seed = None if seed is None else seed_number(seed)
     how: Opening = opening or ("exact" if epsilon is None else "noised")
     if (how == "noised") is (epsilon is None):
@@ -100,14 +100,15 @@ def judge(
     if progress is not None:
         progress("planning", 0.0)
     predicted = None if how == "figures" else target
-    apart = None if federation.horizontal else federation.silos
-    made = joint.plan(synthetic, federation.schema, predicted, levels=most, silos=apart)
+    groups = federation.groups
+    apart = None if federation.horizontal and not groups else federation.silos
+    made = joint.plan(synthetic, federation.schema, predicted, levels=most, silos=apart, groups=groups)
     tables = _with_holdout(federation, holdout, made)
     rows = padded(max(map(len, tables.values())))
     public = map(torch.from_numpy, joint.references(made, synthetic) if how == "figures" else ())
     config = JudgeConfig(
         made.columns, made.sets, how, Target() if epsilon is None else Target(epsilon, delta), tuple(public),
-        holdout is not None, rows, federation.horizontal, dealer or "",
+        holdout is not None, rows, federation.horizontal, dealer or "", silo_groups=groups,
     )  # fmt: skip
     records = Ledger() if ledger is None else ledger
     if progress is not None:
@@ -115,7 +116,7 @@ def judge(
     found = _opened(federation, tables, config, seed, records)
     entries = records.entries() if seed is None else known_noise(records.entries())
     shared = federation.roster.parties if federation.horizontal else ()
-    real = JointTables.opened(made, found, holdout is not None, config.dp, dealer or "", shared)
+    real = JointTables.opened(made, found, holdout is not None, config.dp, dealer or "", shared, groups)
     return judged.judge_tables(
         real, synthetic, seed=seed or 0, ledger=entries, progress=progress, model=model, data=data
     )  # fmt: skip
@@ -156,7 +157,7 @@ def _with_holdout(federation: Federation, holdout: Any | None, made: JointPlan) 
     found = {}
     for silo, frame in _dealt(federation, holdout).items():
         frame, own = unmarked(frame, federation.schema), tables[silo]
-        if lacking := [name for name in made.names if name not in frame.columns]:
+        if lacking := [name for name in own.names if name not in frame.columns]:
             rule = "The hold-out table has all columns of the training table"
             raise DataError(rule, lacking, "Split one table in two.")
         both = below(common_levels([own, to_table(frame, counted[silo])])) if own.columns else own
@@ -165,7 +166,7 @@ def _with_holdout(federation: Federation, holdout: Any | None, made: JointPlan) 
 
 
 def _dealt(federation: Federation, holdout: Any) -> dict[str, Any]:
-    """Each silo's hold-out rows: the same ones; of silos with different rows their own, or some in turn.
+    """Each silo's hold-out rows: the same ones; of silos with different rows their own, or some in turn; as of groups.
 
     Raises:
         DataError: silos' own tables are not one for each silo; or there are fewer rows than silos.
@@ -173,9 +174,9 @@ def _dealt(federation: Federation, holdout: Any) -> dict[str, Any]:
     if not isinstance(holdout, Mapping):
         if not federation.horizontal:
             return dict.fromkeys(federation.tables, holdout)
-        frame = to_pandas(holdout)
-        holdout = {silo: frame[k :: len(federation.tables)] for k, silo in enumerate(federation.tables)}
-    if set(holdout) != set(federation.tables) or not federation.horizontal:
+        frame, groups = to_pandas(holdout), federation.groups or tuple((silo,) for silo in federation.tables)
+        return {silo: frame[k :: len(groups)] for k, group in enumerate(groups) for silo in group}
+    if set(holdout) != set(federation.tables) or not federation.horizontal or federation.groups:
         rule = "Hold-out rows are one table; or, of silos with different rows, one for each silo"
         raise DataError(rule, sorted(holdout), "Split with silosynth.split.")
     return {silo: holdout[silo] for silo in federation.tables}

@@ -176,23 +176,19 @@ def under_rules(
         least: rows that stand behind an end of a range (`silosynth.catalog.fewest_rows`).
 
     Raises:
-        ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`; or silos are in
-            groups.
+        ConfigError, SchemaError, StorageError: rules cannot be kept: see `silosynth.data.rules.bind`.
         DataError: rows break a rule that they must not break.
     """
     if not rules:
         return federation, Ruling(horizontal=federation.horizontal), []
-    if federation.groups:
-        raise ConfigError(
-            "Rules are not kept by groups of silos, each divided by columns and of other rows", f"{len(rules)} rules",
-            "Leave the rules out, and drop synthetic rows that break them.",
-        )  # fmt: skip
     for rule in rules:
         if private and rule.on_break == "error":  # type: ignore[attr-defined]
             raise ConfigError(
                 f"Where noise protects rows, whether they break a rule is not told: {rule.in_words!r}", "error",
                 'Leave on_break out, or set it to "ignore".',
             )  # fmt: skip
+    if federation.groups:
+        return _of_groups(federation, rules, private)
     held = list(federation.tables.values())[: 1 if federation.horizontal else None]
     bound = bind(rules, federation.schema, distinct_columns(held))
     owners = {silo: set(table.names) for silo, table in federation.tables.items()}
@@ -210,6 +206,20 @@ def under_rules(
     schemas = ruling.schemas(federation.schemas)
     columns = tuple(dict.fromkeys(name for table in tables.values() for name in table.names))
     return replace(federation, tables=tables, schemas=schemas, columns=columns), ruling, said
+
+
+def _of_groups(federation: Federation, rules: Sequence[Rule], private: bool) -> tuple[Federation, Ruling, list[str]]:
+    """Groups of silos divide columns in ways of their own, so that none describes anew what another cannot.
+
+    Sums are added up, and rows that break another rule are drawn again.
+    """
+    whole = distinct_columns([federation.tables[silo] for silo in federation.groups[0]])
+    bound, said = bind(rules, federation.schema, whole), list[str]()
+    check_across(bound, federation.silos, False)
+    for silo, table in federation.tables.items():
+        own = {rule: int(rule.broken(table).sum()) for rule in bound if set(rule.named) <= set(table.names)}
+        said += check_breaks(own, len(table), silo, private)
+    return federation, Ruling(bound, horizontal=True, across=totals(bound, federation.schema, whole)), said
 
 
 def described(

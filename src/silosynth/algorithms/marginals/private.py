@@ -48,6 +48,7 @@ class MarginalsPlan:
         columns: variance of the noise on what encoders are learnt from, and on the number of rows.
         names: for each column with names, the probability at most that that of a single row is released.
         groups: on each table by which the tree is selected.
+        margins: on the table of each attribute alone, which opens along with these.
         full: on each table that opens in full, if as many do as ``tables`` says: see `full_noise`.
         events: of all silos' encoders and numbers of rows.
     """
@@ -55,6 +56,7 @@ class MarginalsPlan:
     columns: int
     names: float
     groups: CellNoise
+    margins: CellNoise
     full: CellNoise
     events: tuple[Event, ...]
 
@@ -63,9 +65,10 @@ class MarginalsPlan:
 def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan | None:
     """The least noise with which all that is planned costs at most the target; None without one.
 
-    The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection and what opens in full; each
-    part in equal parts among its tables: all pairs, whether the model uses them or not, and ``tables``. Once levels of
-    attributes are known, that part is for as many tables as these have room for (`full_noise`).
+    The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection, margins and what opens in
+    full; each part in equal parts among its tables: all pairs, whether the model uses them or not, all attributes, and
+    ``tables``. Once levels of attributes are known, that part is for as many tables as these have room for
+    (`full_noise`).
 
     Raises:
         ConfigError: there are too many columns; or too little epsilon.
@@ -77,23 +80,24 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, most = selected_pairs(attributes), _tree_tables(config, attributes)
-    counts = learnt, len(pairs), most
+    pairs, alone, most = selected_pairs(attributes), single_sets(attributes), _tree_tables(config, attributes)
+    counts = learnt, len(pairs), len(alone), most
     single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
-    shares = dp.encoders, (1 - dp.encoders) * config.selection, (1 - dp.encoders) * (1 - config.selection)
+    parts = config.selection, config.margins, 1 - config.selection - config.margins
+    shares = dp.encoders, *((1 - dp.encoders) * part for part in parts)
     used = sum(share for share, count in zip(shares, counts, strict=True) if count)
     halves = [single * count * used / share for share, count in zip(shares, counts, strict=True)]
     names = dp.encoders * dp.delta / max(1, named)
 
     def planned(scale: float) -> MarginalsPlan:
-        columns, groups, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
+        columns, groups, margins, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
         one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
         events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
-        return MarginalsPlan(2 * columns, names, table_noise(config, groups), table_noise(config, full), events)
+        noises = [table_noise(config, half) for half in (groups, margins, full)]
+        return MarginalsPlan(2 * columns, names, *noises, events)
 
     def within(plan: MarginalsPlan) -> bool:
-        tables = [plan.groups.event("", True, dp.delta)] * len(pairs) + [plan.full.event("", True, dp.delta)] * most
-        return affords(dp, [*plan.events, *tables])
+        return affords(dp, [*_first_events(config, attributes, plan), *[plan.full.event("", True, dp.delta)] * most])
 
     low, high = (LEAST_VARIANCE / max(halves), 1.0) if min(halves) < LEAST_VARIANCE else (1.0, 1.0)
     while not within(planned(high)):
@@ -159,17 +163,23 @@ def _last_noise(
         return None
     attributes, dp = sum(one.columns for one in held), config.dp
     planned = _tree_tables(config, attributes)
-    before = [one.event("", True, dp.delta) for one in (*[plan.groups] * len(selected_pairs(attributes)), *opened)]
+    before = [*_first_events(config, attributes, plan), *(one.event("", True, dp.delta) for one in opened)]
     spent = sum(plan.full.half_variance / one.half_variance for one in opened)
     half = max(LEAST_VARIANCE, math.ceil(plan.full.half_variance * last / max(1.0, planned - spent)))
 
     def costs_more(noise: CellNoise) -> bool:
-        events = [*plan.events, *before, *[noise.event("", True, dp.delta)] * last]
+        events = [*before, *[noise.event("", True, dp.delta)] * last]
         return not (affords(dp, events) and affords_adaptive(dp, events))
 
     while costs_more(table_noise(config, half)):
         half += 1 + half // 200
     return table_noise(config, half)
+
+
+def _first_events(config: MarginalsConfig, attributes: int, plan: MarginalsPlan) -> list[Event]:
+    """Of all that is measured before tables open in full."""
+    pairs = [plan.groups.event("", True, config.dp.delta)] * len(selected_pairs(attributes))
+    return [*plan.events, *pairs, *[plan.margins.event("", False, config.dp.delta)] * len(single_sets(attributes))]
 
 
 def table_noise(config: MarginalsConfig, half: int) -> CellNoise:
@@ -200,9 +210,15 @@ def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
     return tuple(itertools.combinations(range(attributes), 2)) if attributes > 2 else ()
 
 
+def single_sets(attributes: int) -> tuple[tuple[int], ...]:
+    """The sets of one attribute each, whose tables open with those of groups; none where these do not."""
+    return tuple((one,) for one in range(attributes)) if attributes > 2 else ()
+
+
 def full_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
-    """The sets of which some open in full: all pairs; or the only attribute there is."""
-    return tuple(itertools.combinations(range(attributes), 2)) if attributes > 1 else ((0,),)
+    """The sets of which some open in full: all pairs, then each attribute once more; or the only one there is."""
+    pairs = tuple(itertools.combinations(range(attributes), 2))
+    return (*pairs, *single_sets(attributes)) if attributes > 1 else ((0,),)
 
 
 @dataclass(frozen=True)
@@ -222,7 +238,7 @@ def request_for(
     attributes: Sequence[CountedAttribute],
     rows: int,
 ) -> CountRequest:
-    """What is counted: tables of levels of all pairs, then those of groups.
+    """What is counted: tables of levels, as in `full_sets`; then those of groups of all pairs, and of each attribute.
 
     Args:
         config, held: see `plan_noise`, from which follows the noise with which tables open.
@@ -237,9 +253,9 @@ def request_for(
     levels = tuple(_column(one.silo, one.name, one.levels) for one in attributes)
     pairs, number = selected_pairs(len(attributes)), len(attributes)
     groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
-    sets = full_sets(number) + tuple((number + a, number + b) for a, b in pairs)
+    sets = full_sets(number) + tuple((number + a, number + b) for a, b in pairs) + single_sets(number)
     plan, full = plan_noise(config, held), full_noise(config, held, tuple(one.levels for one in attributes))
-    noises = (EXACT,) if plan is None else (plan.groups, full)
+    noises = (EXACT,) if plan is None else (plan.groups, plan.margins, full)
     return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))
 
 

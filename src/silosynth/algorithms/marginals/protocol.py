@@ -8,13 +8,15 @@ tables are in one place. What differs:
 ====================================================  ==========================================================
 papers                                                here
 ====================================================  ==========================================================
-levels of each column, noised                         `MarginalsSilo._make`: encoders learn from noised histograms
+levels of each column, noised                         `MarginalsSilo._make`: encoders learn from noised histograms, of
+                                                      which attributes are made; `_select`: a noised table of each
 MST: the exponential mechanism chooses each edge      `_select`: a coarse noisy table of every pair; all else follows
                                                       from these without further cost (`networks.association`)
 AIM: the same chooses one table after the other       `_extend`: several a round, by how far the model so far misses
                                                       the coarse tables (`networks.missed`)
 AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned; the last tables
-                                                      get what is left of both (`private.last_noise`)
+                                                      get what is left of both (`private.last_noise`); where few pairs
+                                                      are worth it, so do tables of one attribute (`_last_sets`)
 noised tables                                         `_open_full`: counted across silos, opened with noise
 Private-PGM fits a graphical model                    `models.graphical.GraphicalModel`
 rows are drawn by rounding                            next to their expected numbers; silos draw values within levels
@@ -41,8 +43,10 @@ Shapes: R rows, A attributes of one silo.
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -68,6 +72,7 @@ from silosynth.models.graphical import Axes, Flags, GraphicalModel, Levels, Meas
 from silosynth.privacy.aggregation import Masked, secure_words
 from silosynth.privacy.agreement import agree, new_purpose
 from silosynth.privacy.events import Event
+from silosynth.privacy.masker import told
 
 Tables: TypeAlias = dict[networks.Attributes, networks.Measured]
 Possible: TypeAlias = dict[networks.Attributes, Flags]
@@ -312,45 +317,71 @@ def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: Sta
 
 
 def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree with the strongest associations, by tables of groups of all pairs."""
-    request, plan = _request(roster, config, state), private.plan_noise(config, _held(state))
-    pairs, first = private.selected_pairs(len(state["names"])), len(private.full_sets(len(state["names"])))
-    noise = opening.EXACT if plan is None else plan.groups
-    sets = range(first, first + len(pairs))
-    noises, own = dict.fromkeys(sets, noise), streams.child("selection")
-    opened = yield from _opened(roster, config, request, noises, own, state["stage"])
-    coarse = list(zip(pairs, opened.values(), strict=True))
-    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse}
-    edges = networks.spanning_tree(len(state["names"]), scores or {(0, 1): 0.0})
-    return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(dict(coarse))}
+    """The tree with the strongest associations, by tables of groups of all pairs. With noise also each attribute's."""
+    request, count = _request(roster, config, state), len(state["names"])
+    plan = private.plan_noise(config, _held(state))
+    pairs, alone, first = private.selected_pairs(count), private.single_sets(count), len(private.full_sets(count))
+    noises = dict.fromkeys(range(first, first + len(pairs)), opening.EXACT if plan is None else plan.groups)
+    if plan is not None:
+        noises |= dict.fromkeys(range(first + len(pairs), first + len(pairs) + len(alone)), plan.margins)
+    opened = yield from _opened(roster, config, request, noises, streams.child("selection"), state["stage"])
+    found = dict(zip((*pairs, *alone), opened.values(), strict=False))
+    coarse = {pair: found[pair] for pair in pairs}
+    scores = {pair: networks.association(one.counts, one.variance) for pair, one in coarse.items()}
+    edges = networks.spanning_tree(count, scores or {(0, 1): 0.0})
+    single = {one: found[one] for one in alone if one in found}
+    return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(coarse), "single": _stored(single)}
 
 
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree's tables, and its model."""
+    """The tree's tables, and its model. Of AIM with noise as many, at most, that attributes alone say least of."""
     edges = [tuple(edge) for edge in state["edges"]]
     pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
+    if config.adaptive and state["single"]:
+        state = _fit(config, state, {})
+        pairs = list(_most_missed(roster, config, state, len(edges)))
+        if not pairs:
+            return state
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
     return _fit(config, state, full)
 
 
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """More tables: of the pairs whose tables of groups the model misses most; and the model of all so far."""
-    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
-    number = state["stage"] - len(_steps(config))
-    left = private.most_tables(config, state["levels"]) - len(full)
-    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
-    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
-    for pair in private.full_sets(len(state["names"])):
-        if left and pair not in full:
-            table = state["rows"] * model.marginal(pair)
-            expected = networks.in_groups(table, *_groups(state, pair))
-            scores[pair] = networks.missed(coarse[pair], expected, cells=table.size, variance=variance)
-    rounds, beside = config.rounds - number, [*full, *_ruled_out(config, state, full)]
-    chosen = networks.most_missed(state["levels"], scores, beside, math.ceil(left / rounds), config.cells)
+    """More tables, of the pairs that the model misses most; and the model of all so far."""
+    full, number = _restored(state["full"]), state["stage"] - len(_steps(config))
+    left, rounds = private.most_tables(config, state["levels"]) - len(full), config.rounds - number
+    chosen = _most_missed(roster, config, state, math.ceil(left / rounds))
+    if rounds == 1:
+        chosen = _last_sets(state, chosen, left)
     if not chosen:
         return state
     more = yield from _open_full(roster, config, streams.child("more", number), state, chosen, rounds == 1)
-    return _fit(config, state, full | more, model)
+    return _fit(config, state, full | more, GraphicalModel.restored(state["model"]))
+
+
+def _most_missed(
+    roster: Roster, config: MarginalsConfig, state: State, count: int
+) -> tuple[networks.Attributes, ...]:  # fmt: skip
+    """So many pairs at most, whose tables of groups the model misses by more than opening them is feared to bring."""
+    full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
+    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
+    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
+    for pair, one in coarse.items():
+        if count and pair not in full:
+            table = state["rows"] * model.marginal(pair)
+            expected = networks.in_groups(table, *_groups(state, pair))
+            scores[pair] = networks.missed(one, expected, cells=table.size, variance=variance)
+    beside = [*full, *_ruled_out(config, state, full)]
+    return networks.most_missed(state["levels"], scores, beside, count, config.cells)
+
+
+def _last_sets(state: State, pairs: tuple[networks.Attributes, ...], left: int) -> tuple[networks.Attributes, ...]:
+    """What opens last, where so many tables are left: these pairs; and each attribute, if all fit in.
+
+    Few pairs are worth a table where noise is several times all rows. There margins are most of what is missed.
+    """
+    alone = tuple(_restored(state["single"]))
+    return (*pairs, *alone) if len(pairs) + len(alone) <= left else pairs
 
 
 def _refine(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -380,8 +411,11 @@ def _fit(
     """
     axes = _axes(state)
     coarse, measured = _restored(state["coarse"]), list[tuple[networks.Attributes, networks.Measured]]()
+    single = _restored(state["single"])
     for place, own in enumerate(_margins(state)):
-        measured.append(((place,), networks.doubted(own, networks.sums(place, full))))
+        others = [tables[place,] for tables in (single, full) if (place,) in tables]
+        measured.append(((place,), networks.doubted(own, [*others, *networks.sums(place, full)])))
+    measured += single.items()
     for pair, one in full.items():
         if pair in coarse:
             one = networks.sharpened(one, coarse[pair], *_groups(state, pair))
@@ -472,8 +506,14 @@ def _variance(roster: Roster, config: MarginalsConfig, noise: opening.CellNoise 
 
 # Silos with different rows: sums over all of them, of what each counts in its own. Or groups of silos with different
 # rows, each divided by columns: silos count columns, and groups tables, in shares; all else is the same.
+#
+# A coordinator that told silos of other cells, ranges or buckets than others could lay the rows of one into cells of
+# their own, and read its table in the sum. So masks hang on what a silo was told (`privacy.masker.told`): if that
+# differs, they do not cancel, and what opens is random words. In groups a silo is told of its own columns, and of
+# commitments to all, which it checks for its own: so those that hold a column in other groups were told the same.
 
 NAMES = "marginals: names of levels"  # what silos agree on a secret for
+SALT = 32  # bytes
 _FIRST, _NAMES, _BINS = range(3)  # rounds of sums, before tables are counted
 
 
@@ -547,11 +587,27 @@ class TakeNoisedAttributes(TakeAttributes, release=Release.NOISED):
 
 
 class TakeOwnAttributes(TakeAttributes, common=False):
-    """Coordinator: the same, of the columns that you hold in your group."""
+    """Coordinator: the same, of the columns that you hold in your group.
+
+    Attributes:
+        commitments: to the encoder and attribute of each column that silos agreed on (`committed`), alike for all.
+        salts: of your own columns', by which you check them; 32 random bytes each, so that others guess nothing.
+    """
+
+    commitments: tuple[bytes, ...]
+    salts: tuple[bytes, ...]
 
 
 class TakeOwnNoisedAttributes(TakeNoisedAttributes, common=False):
     """Coordinator: the same, made of noised sums."""
+
+    commitments: tuple[bytes, ...]
+    salts: tuple[bytes, ...]
+
+
+def committed(salt: bytes, encoder: Encoder, attribute: networks.CountedLevels) -> bytes:
+    """What binds the coordinator to a column's cells, 32 bytes, and tells nothing of them to who lacks the salt."""
+    return hmac.digest(salt, told(encoder, attribute), "sha256")
 
 
 def coordinate_rows(
@@ -647,7 +703,8 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         for encoder, share_L in zip(encoders, shares, strict=True)
     ]
     counted = tuple(attribute.counted for attribute in attributes)
-    asks = {silo: _takes(config, state, silo, encoders, counted) for silo in roster}
+    salts = tuple(os.urandom(SALT) for _ in counted)
+    asks = {silo: _takes(config, state, silo, encoders, counted, salts) for silo in roster}
     expect((yield roster.each(asks)), Done)
     noised = [] if plan is None else list(zip(encoders, attributes, strict=True))
     return {
@@ -665,14 +722,15 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
 
 def _takes(
     config: MarginalsConfig, state: State, silo: str, encoders: tuple[Encoder, ...],
-    counted: tuple[networks.CountedLevels, ...],
+    counted: tuple[networks.CountedLevels, ...], salts: tuple[bytes, ...],
 ) -> TakeAttributes:  # fmt: skip
     """What a silo makes of its columns: of all, or of those that it holds in its group."""
     plan, most = private.plan_noise(config, _held(state)), state["most"]
     if config.silo_groups:
         held = [any(group[place] == silo for group in state["owners"]) for place in range(len(encoders))]
         own = tuple(itertools.compress(encoders, held)), tuple(itertools.compress(counted, held)), most
-        return TakeOwnAttributes(*own) if plan is None else TakeOwnNoisedAttributes(*own, plan.events)
+        bound = tuple(map(committed, salts, encoders, counted)), tuple(itertools.compress(salts, held))
+        return TakeOwnAttributes(*own, *bound) if plan is None else TakeOwnNoisedAttributes(*own, plan.events, *bound)
     take = encoders, counted, most
     return TakeAttributes(*take) if plan is None else TakeNoisedAttributes(*take, plan.events)
 

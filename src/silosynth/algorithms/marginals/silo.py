@@ -33,6 +33,7 @@ from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_co
 from silosynth.privacy import masker
 from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
 from silosynth.privacy.events import Event
+from silosynth.privacy.masker import told
 
 REDRAWS = 20  # of values that do not fulfil conditions; the remaining rows are thrown away
 _LEVELS = "str"  # dtype of columns that are counted
@@ -53,6 +54,7 @@ class MarginalsSilo(ColumnParty):
         self.named: dict[int, opening.CellNoise | None] = {}  # sets that open in full, as all silos know, and how
         self.naming: dict[int, opening.CellNoise | None] = {}  # those that silos are agreeing on
         self.ended = False  # whether no more will be named
+        self.told_cells = b""  # a hash of what levels are, where silos hold different rows
         self.group = Group(self.seat, self.streams.child("named"))  # on which tables open in full
         self.counter = self._make_counter()
 
@@ -173,7 +175,9 @@ class MarginalsSilo(ColumnParty):
         everyone = None
         if self.config.silo_groups:
             seat, everyone = replace(seat, roster=seat.roster.only(self._own_group)), seat
-        return TableCounter(table, schema, seat, target, streams, not private_run, scope="all", everyone=everyone)
+        return TableCounter(
+            table, schema, seat, target, streams, not private_run, scope="all", everyone=everyone, told=self.told_cells
+        )  # fmt: skip
 
     @property
     def _own_group(self) -> tuple[str, ...]:
@@ -243,22 +247,29 @@ class MarginalsSilo(ColumnParty):
         return reply or Done()
 
     def _nameable(self, ask: OfferShares) -> dict[int, opening.CellNoise | None]:
-        """The tables that silos are to agree on, and their noise: not too many with those before, and each once."""
+        """The tables that silos are to agree on, and their noise: not too many with those before, and each once.
+
+        Those of one attribute may be among the last, whose noise follows from how many they are together.
+        """
         sets, last = private.named_sets(ask.purpose), private.are_last(ask.purpose)
         named, most = [*self.named, *sets], private.most_tables(self.config, self._levels)
-        there = all(number < len(private.full_sets(self._counted)) for number in sets)
-        if not (sets and there and ask.fresh and not self.ended and len(set(named)) == len(named) <= most):
+        full = len(private.full_sets(self._counted))
+        pairs = full - len(private.single_sets(self._counted))
+        there = all(number < (full if last else pairs) for number in sets)
+        few = len(set(named)) == len(named) and sum(number < pairs for number in named) <= most
+        if not (sets and there and ask.fresh and not self.ended and few):
             raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
         self.ended, known = last, (self.config, self.held, self._levels)
         noise = private.last_noise(*known, len(self.named), len(sets)) if last else private.full_noise(*known)
         return dict.fromkeys(sets, noise)
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
-        """Open tables of groups, and in full those that silos have agreed on, each once; with the noise planned."""
+        """Open tables of groups and margins, and in full those that silos have agreed on, each once; as planned."""
         plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
+        margins = full + len(private.selected_pairs(self._counted))
         noise = opening.EXACT if plan is None else private.full_noise(self.config, self.held, self._levels)
-        groups = opening.EXACT if plan is None else plan.groups
-        noises = [self.named.get(one, noise) if one < full else groups for one in ask.sets]
+        first = [opening.EXACT] * 2 if plan is None else [plan.groups, plan.margins]
+        noises = [self.named.get(one, noise) if one < full else first[one >= margins] for one in ask.sets]
         given = list(getattr(ask, "noises", ())) or [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
@@ -449,8 +460,8 @@ class RowsSilo(MarginalsSilo):
             held = declared.name in self.columns.table.names
             column = self.columns.table[declared.name] if held else summed.blank(declared)
             words.append(summed.name_words(column, places, self._names_key))
-        told = marginals.ExactNames if plan is None else marginals.NoisedNames
-        return told(self._masker.mask_words(np.concatenate(words), ask.number).words)
+        named_as = marginals.ExactNames if plan is None else marginals.NoisedNames
+        return named_as(self._masker.mask_words(np.concatenate(words), ask.number, told(ask)).words)
 
     def _sum_bins(self, ask: marginals.SumBins) -> Message:
         agreed, own = self._agreed, self._held_of(self._agreed)
@@ -464,7 +475,7 @@ class RowsSilo(MarginalsSilo):
         plan, counts = self._plan, [one.counts.numpy() for one in cells]
         if plan is None:
             words = np.concatenate(counts).view(np.uint64)
-            return marginals.ExactCells(self._masker.mask_words(words, ask.number).words)
+            return marginals.ExactCells(self._masker.mask_words(words, ask.number, told(ask)).words)
         rng, parts = self.streams.child("sums", repr(ask)).noise(), len(self.seat.roster) - 1
         noises, events = [private.column_noise(plan, one.factor) for one in cells], []
         for one, noise in zip(cells, noises, strict=True):
@@ -472,7 +483,7 @@ class RowsSilo(MarginalsSilo):
             events.append(replace(event, scope="all", times=one.times, delta=plan.names * one.names / one.times))
         self.events += events
         words = np.concatenate(opening.with_parts(counts, noises, parts, [rng] * len(noises))).view(np.uint64)
-        return marginals.NoisedCells(self._masker.mask_words(words, ask.number).words, tuple(events))
+        return marginals.NoisedCells(self._masker.mask_words(words, ask.number, told(ask)).words, tuple(events))
 
     @property
     def _agreed(self) -> Schema:
@@ -495,11 +506,26 @@ class RowsSilo(MarginalsSilo):
         )  # fmt: skip
         if not valid:
             raise self._refusal("takes attributes of the columns that silos agreed on", names)
+        self.told_cells = self._checked_cells(ask)
         self.columns.encoders, self.told = ask.encoders, ask.most
         self.attributes = tuple(one.without_shares() for one in ask.attributes)
         self.counter = self._make_counter()
         self.counter.events = [] if self._plan is None else list(self._plan.events)
         return Done()
+
+    def _checked_cells(self, ask: marginals.TakeAttributes) -> bytes:
+        """A hash of what all silos are told of cells; in groups, once this silo's are what all are committed to."""
+        if not self.config.silo_groups:
+            return told(ask)
+        names, commitments, salts = self._agreed.names, getattr(ask, "commitments", ()), getattr(ask, "salts", ())
+        alike = len(commitments) == len(names) and len(salts) == len(ask.encoders) and all(
+            len(salt) == marginals.SALT
+            and commitments[names.index(encoder.name)] == marginals.committed(salt, encoder, attribute)
+            for salt, encoder, attribute in zip(salts, ask.encoders, ask.attributes, strict=True)
+        )  # fmt: skip
+        if not alike:
+            raise self._refusal("takes attributes that are committed to, alike in all groups", "others")
+        return told(*commitments)
 
     def _check_request(self, request: CountRequest) -> None:
         """Check that what is counted follows from the options and from the attributes."""
@@ -531,6 +557,7 @@ class RowsSilo(MarginalsSilo):
         return {
             **super()._state(training),
             "agreed": schema,
+            "told": self.told_cells,
             "masker": self._masker.state(),
             "group": self.names_group.state(),
         }
@@ -542,6 +569,7 @@ class RowsSilo(MarginalsSilo):
         if state["agreed"] is not None:
             self.agreed = from_state(Schema, state["agreed"])
             self.columns.table = summed.alike(self.columns.table, self._held_of(self.agreed))
+        self.told_cells = state["told"]
         self._masker.restore(state["masker"])
         self.names_group.restore(state["group"])
         super()._restore(state)
