@@ -127,8 +127,10 @@ def test_correlations_across_five_silos_are_further_off_than_across_two() -> Non
 
 
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
-    ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in registry.kept_rows("vflgan_figure7")}
-    assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
+    rows = registry.kept_rows("vflgan_figure7")
+    for seed in {row["seed"] for row in rows}:
+        ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in rows if row["seed"] == seed}
+        assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
 
 
 def test_silofuse_has_the_least_privacy_score_of_the_three_all_above_95() -> None:
