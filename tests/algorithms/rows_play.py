@@ -35,7 +35,7 @@ from silosynth.simulation.training import with_groups
 
 CPU = torch.device("cpu")
 TINY = {"bins": 5, "groups": 3}
-DP = {"epsilon": 1.5, "delta": 1e-5, "encoders": 0.5}
+DP = {"epsilon": 1.0, "delta": 1e-5, "encoders": 0.5}
 KEY = bytes(range(32))
 
 

@@ -109,12 +109,12 @@ def opened_by(play: Play, kind: str) -> int:
 
     AIM opens each attribute once more where that many tables are left.
     """
-    named = [private.full_sets(4)[number] for number in play.silos["tax"].named]
+    named = [private.full_sets(play.config, 4)[number] for number in play.silos["tax"].named]
     full = sum(len(pair) == 2 for pair in named)
     most = 3 if kind == "mst" else private.most_tables(play.config, play.silos["tax"]._levels)
     assert 3 * (kind == "mst") <= full <= most and len(named) - full in (0, 4)
     assert len(named) == full or (kind != "mst" and len(named) <= most)
-    return 6 + 4 + len(named)
+    return 6 + len(private.single_sets(play.config, 4)) + len(named)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,8 @@ def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
     assert plan is not None
     columns = sum(one.columns for one in held)
     pairs = [plan.groups.event("", True, 1e-4)] * math.comb(columns, 2)
-    alone = [plan.margins.event("", False, 1e-4)] * columns
+    alone = [plan.margins.event("", False, 1e-4)] * len(private.single_sets(config, columns))
+    assert len(alone) == (columns if epsilon <= 1 else 0)
     total = [*plan.events, *pairs, *alone, *[plan.full.event("", True, 1e-4)] * (columns - 1)]
     assert len(plan.events) == columns + 2  # and numbers of rows
     assert sum(event.delta for event in plan.events) == pytest.approx(0.4 * 1e-4)
@@ -459,7 +460,7 @@ def test_the_last_tables_take_what_is_left_and_no_more(epsilon: float, share: fl
     assert plan is not None and full is not None and most == (20 if epsilon == 1 else 21)
     few = private.last_noise(config, held, levels, 8, 4)
     assert few is not None and few.half_variance < 0.4 * full.half_variance + 8
-    alone = [plan.margins.event("", False, 1e-5)] * 9
+    alone = [plan.margins.event("", False, 1e-5)] * len(private.single_sets(config, 9))
     fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *alone, *[full.event("", True, 1e-5)] * 8]
     events = [*fixed, *[few.event("", True, 1e-5)] * 4]
     assert share * epsilon < cost(events, config.dp) <= epsilon * (1 + 1e-9)
@@ -484,7 +485,7 @@ def test_attributes_open_once_more_where_few_pairs_are_worth_a_table() -> None:
     """So few rows that no pair stands out: what was planned for pairs goes to each attribute, and costs the target."""
     play = Play(kind="aim", rounds=2, tables=2.0, dp=DP | {"epsilon": 0.1})
     play.drive()
-    named = {private.full_sets(4)[number]: noise for number, noise in play.silos["tax"].named.items()}
+    named = {private.full_sets(play.config, 4)[number]: noise for number, noise in play.silos["tax"].named.items()}
     assert {(0,), (1,), (2,), (3,)} <= set(named) and len(named) <= 6
     plan, most = play.silos["tax"]._plan, private.most_tables(play.config, play.silos["tax"]._levels)
     (noise,) = {noise for one, noise in named.items() if len(one) == 1}
@@ -502,9 +503,9 @@ def test_what_opens_last_are_attributes_too_if_there_is_room() -> None:
     assert marginals._last_sets({"single": []}, pairs, 9) == pairs  # without noise
 
 
-def test_no_table_is_named_after_the_last(exact: tuple[Play, dict[str, Any]]) -> None:
+def test_no_table_is_named_after_the_last(noised: tuple[Play, dict[str, Any]]) -> None:
     silo = MarginalsSilo.__new__(MarginalsSilo)
-    silo.__dict__.update(exact[0].silos["tax"].__dict__, named={}, naming={})
+    silo.__dict__.update(noised[0].silos["tax"].__dict__, named={}, naming={}, ended=False)
     with pytest.raises(ProtocolError, match="at most 3 tables in full"):
         silo._nameable(OfferShares(private.naming((0, 6)), True))  # of one attribute, and not among the last
     with pytest.raises(ProtocolError, match="at most 3 tables in full"):
@@ -543,7 +544,7 @@ def test_more_tables_bring_the_model_nearer_to_all_tables(exact: tuple[Play, dic
     ]
     graph = GraphicalModel.restored(model["model"])
     tree = GraphicalModel.restored(exact[1]["model"])
-    opened = {private.full_sets(4)[number] for number in larger_play.silos["tax"].named}
+    opened = {private.full_sets(larger_play.config, 4)[number] for number in larger_play.silos["tax"].named}
     assert 3 < len(opened) <= 5
     errors = {"tree": 0.0, "graph": 0.0}
     for a, b in itertools.combinations(range(4), 2):

@@ -188,13 +188,19 @@ def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.
         check_noise(extended(small))
 
 
-def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
-    """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged."""
+def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(small: pytest.MonkeyPatch) -> None:
+    """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged.
+
+    Where a value lies within its grid is drawn for each row by itself. A row less moves these draws from one column to
+    the next, so that other rows would change their cells at other budgets; with the draws of their own they do not.
+    """
+    dp = DP | {"epsilon": 1.5}
+    noised = RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": dp}).drive(small)
     federation = noised.federation
     group = federation.groups[1]
     assert len(group) == 3
     fewer = {silo: federation.tables[silo].take(torch.arange(len(federation.tables[silo]) - 1)) for silo in group}
-    other = RowsPlay(replace(federation, tables={**federation.tables, **fewer}), {"dp": DP}).drive(small)
+    other = RowsPlay(replace(federation, tables={**federation.tables, **fewer}), {"dp": dp}).drive(small)
     asked = marginals.SumCells, marginals.SumBins, opening.OpenSums
     assert list(map(repr, other.asked(*asked))) == list(map(repr, noised.asked(*asked)))
     sums = sorted({number for _, number in noised.words} - {1})  # the second is of names

@@ -27,7 +27,7 @@ class MarginalsConfig(Struct):
     bins: _Levels = 24  # of an attribute: its levels, at most; of a number's continuous part
     groups: _Levels = 5  # of an attribute's levels, in the tables by which the tree is selected
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
-    margins: _Share = 0.1  # of the same: what a table of each attribute alone takes
+    margins: _Share = 0.1  # of the same: what a table of each attribute alone takes, for an epsilon of at most 1
     tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
     pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more; grows with an epsilon above 1
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen

@@ -80,13 +80,14 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, lone, most = selected_pairs(attributes), single_sets(attributes), _tree_tables(config, attributes)
+    pairs, lone, most = selected_pairs(attributes), single_sets(config, attributes), _tree_tables(config, attributes)
     counts = learnt, len(pairs), len(lone), most
     single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
-    parts = config.selection, config.margins, 1 - config.selection - config.margins
+    margins = config.margins if lone else 0.0
+    parts = config.selection, margins, 1 - config.selection - margins
     shares = dp.encoders, *((1 - dp.encoders) * part for part in parts)
     used = sum(share for share, count in zip(shares, counts, strict=True) if count)
-    halves = [single * count * used / share for share, count in zip(shares, counts, strict=True)]
+    halves = [single * count * used / share if count else 0.0 for share, count in zip(shares, counts, strict=True)]
     names = dp.encoders * dp.delta / max(1, named)
 
     def planned(scale: float) -> MarginalsPlan:
@@ -179,7 +180,11 @@ def _last_noise(
 def _first_events(config: MarginalsConfig, attributes: int, plan: MarginalsPlan) -> list[Event]:
     """Of all that is measured before tables open in full."""
     pairs = [plan.groups.event("", True, config.dp.delta)] * len(selected_pairs(attributes))
-    return [*plan.events, *pairs, *[plan.margins.event("", False, config.dp.delta)] * len(single_sets(attributes))]
+    return [
+        *plan.events,
+        *pairs,
+        *[plan.margins.event("", False, config.dp.delta)] * len(single_sets(config, attributes)),
+    ]
 
 
 def table_noise(config: MarginalsConfig, half: int) -> CellNoise:
@@ -210,15 +215,19 @@ def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
     return tuple(itertools.combinations(range(attributes), 2)) if attributes > 2 else ()
 
 
-def single_sets(attributes: int) -> tuple[tuple[int], ...]:
-    """The sets of one attribute each, whose tables open with those of groups; none where these do not."""
-    return tuple((one,) for one in range(attributes)) if attributes > 2 else ()
+def single_sets(config: MarginalsConfig, attributes: int) -> tuple[tuple[int], ...]:
+    """The sets of one attribute each, whose tables open with those of groups: for an epsilon of at most 1.
+
+    Above that, as without noise, tables of pairs say as much of their attributes.
+    """
+    noisy = config.dp.private and config.dp.epsilon <= 1
+    return tuple((one,) for one in range(attributes)) if noisy and attributes > 2 else ()
 
 
-def full_sets(attributes: int) -> tuple[tuple[int, ...], ...]:
+def full_sets(config: MarginalsConfig, attributes: int) -> tuple[tuple[int, ...], ...]:
     """The sets of which some open in full: all pairs, then each attribute once more; or the only one there is."""
     pairs = tuple(itertools.combinations(range(attributes), 2))
-    return (*pairs, *single_sets(attributes)) if attributes > 1 else ((0,),)
+    return (*pairs, *single_sets(config, attributes)) if attributes > 1 else ((0,),)
 
 
 @dataclass(frozen=True)
@@ -253,7 +262,8 @@ def request_for(
     levels = tuple(_column(one.silo, one.name, one.levels) for one in attributes)
     pairs, number = selected_pairs(len(attributes)), len(attributes)
     groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
-    sets = full_sets(number) + tuple((number + a, number + b) for a, b in pairs) + single_sets(number)
+    alone = single_sets(config, number)
+    sets = full_sets(config, number) + tuple((number + a, number + b) for a, b in pairs) + alone
     plan, full = plan_noise(config, held), full_noise(config, held, tuple(one.levels for one in attributes))
     noises = (EXACT,) if plan is None else (plan.groups, plan.margins, full)
     return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))

@@ -317,24 +317,25 @@ def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: Sta
 
 
 def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree with the strongest associations, by tables of groups of all pairs. With noise also each attribute's."""
+    """The tree with the strongest associations, by tables of groups of all pairs; and what attributes alone say."""
     request, count = _request(roster, config, state), len(state["names"])
     plan = private.plan_noise(config, _held(state))
-    pairs, alone, first = private.selected_pairs(count), private.single_sets(count), len(private.full_sets(count))
+    pairs, alone = private.selected_pairs(count), private.single_sets(config, count)
+    first = len(private.full_sets(config, count))
     noises = dict.fromkeys(range(first, first + len(pairs)), opening.EXACT if plan is None else plan.groups)
     if plan is not None:
         noises |= dict.fromkeys(range(first + len(pairs), first + len(pairs) + len(alone)), plan.margins)
     opened = yield from _opened(roster, config, request, noises, streams.child("selection"), state["stage"])
-    found = dict(zip((*pairs, *alone), opened.values(), strict=False))
+    found = dict(zip((*pairs, *alone), opened.values(), strict=True))
     coarse: Tables = {pair: found[pair] for pair in pairs}
     scores = {pair: networks.association(coarse[pair].counts, coarse[pair].variance) for pair in pairs}
     edges = networks.spanning_tree(count, scores or {(0, 1): 0.0})
-    single: Tables = {one: found[one] for one in alone if one in found}
+    single: Tables = {one: found[one] for one in alone}
     return {**state, "edges": [list(edge) for edge in edges], "coarse": _stored(coarse), "single": _stored(single)}
 
 
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree's tables, and its model. Of AIM with noise as many, at most, that attributes alone say least of."""
+    """The tree's tables, and its model. Of AIM with attributes' tables as many, at most, that these say least of."""
     edges = [tuple(edge) for edge in state["edges"]]
     pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
     if config.adaptive and state["single"]:
@@ -476,7 +477,7 @@ def _open_full(
     last: bool = False,
 ) -> Conversation[Tables]:  # fmt: skip
     """Tables in full, after all silos have agreed which these are, and whether they are the last."""
-    request, sets = _request(roster, config, state), private.full_sets(len(state["names"]))
+    request, sets = _request(roster, config, state), private.full_sets(config, len(state["names"]))
     chosen, known = [sets.index(pair) for pair in pairs], (config, _held(state), tuple(state["levels"]))
     noise = private.last_noise(*known, len(state["full"]), len(chosen)) if last else private.full_noise(*known)
     yield from agree(roster, private.naming(chosen, last))

@@ -253,8 +253,8 @@ class MarginalsSilo(ColumnParty):
         """
         sets, last = private.named_sets(ask.purpose), private.are_last(ask.purpose)
         named, most = [*self.named, *sets], private.most_tables(self.config, self._levels)
-        full = len(private.full_sets(self._counted))
-        pairs = full - len(private.single_sets(self._counted))
+        full = len(private.full_sets(self.config, self._counted))
+        pairs = full - len(private.single_sets(self.config, self._counted))
         there = all(number < (full if last else pairs) for number in sets)
         few = len(set(named)) == len(named) and sum(number < pairs for number in named) <= most
         if not (sets and there and ask.fresh and not self.ended and few):
@@ -265,7 +265,7 @@ class MarginalsSilo(ColumnParty):
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
         """Open tables of groups and margins, and in full those that silos have agreed on, each once; as planned."""
-        plan, full = self._plan, len(private.full_sets(self._counted)) if self._counted else 0
+        plan, full = self._plan, len(private.full_sets(self.config, self._counted)) if self._counted else 0
         margins = full + len(private.selected_pairs(self._counted))
         noise = opening.EXACT if plan is None else private.full_noise(self.config, self.held, self._levels)
         first = [opening.EXACT] * 2 if plan is None else [plan.groups, plan.margins]
