@@ -125,14 +125,17 @@ def checked(body: bytes) -> bytes:
     return body[: len(MAGIC) + 4] + len(rest).to_bytes(8, "little") + zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
-def example(kind: type[Struct], rng: random.Random) -> Struct | None:
-    """Some value of a struct class, or None where its own checks do not let one be made from its fields alone."""
-    for _ in range(20):
+def example(kind: type[Struct], rng: random.Random, tries: int = 20) -> Struct | None:
+    """Some value of a struct class, or None where its own checks do not let one be made from its fields alone.
+
+    Structs within it are tried a quarter as often: one that holds any other would take ever more otherwise.
+    """
+    for _ in range(tries):
         with contextlib.suppress(SilosynthError, ValueError, TypeError, IndexError, RuntimeError):
             sizes = {letter: rng.randrange(4) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
             others = rng.choice((0.0, 0.5))  # share of fields with a default that are given all the same
             given = {
-                field.name: _value(hint, rng, _shape(field.name, sizes))
+                field.name: _value(hint, rng, _shape(field.name, sizes), max(1, tries // 4))
                 for field, (_, hint) in zip(dataclasses.fields(kind), fields_of(kind), strict=True)  # type: ignore[arg-type]
                 if field.default is dataclasses.MISSING or rng.random() < others
             }
@@ -146,21 +149,21 @@ def _shape(name: str, sizes: dict[str, int]) -> list[int] | None:
     return [sizes[letter] for letter in letters] if letters.isalpha() and letters.isupper() else None
 
 
-def _value(hint: Any, rng: random.Random, named: list[int] | None = None) -> Any:
+def _value(hint: Any, rng: random.Random, named: list[int] | None = None, tries: int = 5) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _value(rng.choice(args), rng, named)
+        return _value(rng.choice(args), rng, named, tries)
     if origin is typing.cast(Any, Literal):
         return rng.choice(args)
     if origin is tuple:
         many = args[:1] * rng.randrange(3) if args[-1:] == (Ellipsis,) else args
-        return tuple(_value(arg, rng) for arg in many)
+        return tuple(_value(arg, rng, tries=tries) for arg in many)
     if hint is torch.Tensor:
         shape = [rng.randrange(4) for _ in range(rng.randrange(3))] if named is None else named
         return torch.ones(shape).to(rng.choice(list(DTYPES)))
     if isinstance(hint, type) and issubclass(hint, Struct):
         kinds = [kind for kind in KINDS.values() if issubclass(kind, hint)]
-        return example(rng.choice(kinds), rng)
+        return example(rng.choice(kinds), rng, tries)
     leaves: dict[Any, list[Any]] = {bool: [False, True], int: [0, 1, 7], float: [0.0, 1.5], str: ["", "bank", "é"]}
     return rng.choice(leaves.get(hint, [b"", b"\0abc"] if hint is bytes else [None]))
 
