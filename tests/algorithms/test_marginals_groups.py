@@ -191,8 +191,8 @@ def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.
 def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(small: pytest.MonkeyPatch) -> None:
     """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged.
 
-    Where a value lies within its grid is drawn for each row by itself. A row less moves these draws from one column to
-    the next, so that other rows would change their cells at other budgets; with the draws of their own they do not.
+    The play has more noise to spare than others: where a value lies within its grid is drawn for each row by itself,
+    and a row less moves these draws on for a silo's next column. With this epsilon no table opens that would show that.
     """
     dp = DP | {"epsilon": 1.5}
     noised = RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": dp}).drive(small)

@@ -119,7 +119,9 @@ def check(play: Play, found: Heard) -> None:
     assert {event.noise for event in found.learnt} == {math.sqrt(plan.columns)}
     assert len(found.learnt) == sum(one.columns for one in play.silos["tax"].held) + len(play.silos), "not all charged"
     most = private.most_tables(play.config, play.silos["tax"]._levels)
-    assert len(found.charged) == len(found.tables) <= 6 + 4 + most, "not all charged"
+    assert len(found.charged) == len(found.tables) <= 6 + len(private.single_sets(play.config, 4)) + most, (
+        "not all charged"
+    )
     events = play.events()
     assert len(events) == len(found.learnt) + len(found.tables), "not all charged"
     assert affords(play.config.dp, events), "more than the target"

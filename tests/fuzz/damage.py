@@ -128,14 +128,14 @@ def checked(body: bytes) -> bytes:
 def example(kind: type[Struct], rng: random.Random, tries: int = 20) -> Struct | None:
     """Some value of a struct class, or None where its own checks do not let one be made from its fields alone.
 
-    Structs within it are tried a quarter as often: one that holds any other would take ever more otherwise.
+    Structs within it are tried half as often: one that holds any other would take ever more otherwise.
     """
     for _ in range(tries):
         with contextlib.suppress(SilosynthError, ValueError, TypeError, IndexError, RuntimeError):
             sizes = {letter: rng.randrange(4) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
             others = rng.choice((0.0, 0.5))  # share of fields with a default that are given all the same
             given = {
-                field.name: _value(hint, rng, _shape(field.name, sizes), max(1, tries // 4))
+                field.name: _value(hint, rng, _shape(field.name, sizes), max(1, tries // 2))
                 for field, (_, hint) in zip(dataclasses.fields(kind), fields_of(kind), strict=True)  # type: ignore[arg-type]
                 if field.default is dataclasses.MISSING or rng.random() < others
             }
@@ -149,7 +149,7 @@ def _shape(name: str, sizes: dict[str, int]) -> list[int] | None:
     return [sizes[letter] for letter in letters] if letters.isalpha() and letters.isupper() else None
 
 
-def _value(hint: Any, rng: random.Random, named: list[int] | None = None, tries: int = 5) -> Any:
+def _value(hint: Any, rng: random.Random, named: list[int] | None = None, tries: int = 10) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _value(rng.choice(args), rng, named, tries)

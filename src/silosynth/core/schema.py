@@ -74,6 +74,12 @@ class Column(Struct):
             return self
         return self.recoded([self.levels[code] for code in self.values[~self.missing].unique().tolist()])
 
+    def common_levels(self, rows: int) -> int:
+        """How many levels at least so many rows hold; 0 for numbers and instants."""
+        if self.levels is None:
+            return 0
+        return int((torch.bincount(self.values[~self.missing]) >= rows).sum())
+
     def take(self, rows: torch.Tensor | slice) -> Column:
         """The column restricted to ``rows``."""
         return replace(self, values=self.values[rows], missing=self.missing[rows])

@@ -131,7 +131,7 @@ def cautions(schema: Schema, table: Table, least: int = 5, pool: bool = True, mo
         elif note and Kind(column.kind).numeric:
             said.append(f"Column {column.name!r}: {known.removeprefix('text, and ')}; {note}")
         learnt = most and note != _PUBLISH and column.kind not in UNMODELLED
-        if learnt and (more := _common_levels(table[column.name], least) - most) > 0:
+        if learnt and (more := table[column.name].common_levels(least) - most) > 0:
             said.append(
                 f"Column {column.name!r}: {more:,} of its values are drawn by how common they are, whatever else is in "
                 f"a row but columns that they determine; the {most:,} most common ones are learnt. Join values, or "
@@ -146,13 +146,6 @@ def pooled_share(column: Column, least: int) -> float:
         return 0.0
     counts = np.bincount(column.values[~column.missing].numpy(), minlength=1)
     return float(counts[counts < least].sum() / len(column))
-
-
-def _common_levels(column: Column, least: int) -> int:
-    """How many levels have at least so many rows; 0 for numbers and instants."""
-    if column.levels is None:
-        return 0
-    return int((np.bincount(column.values[~column.missing].numpy(), minlength=1) >= least).sum())
 
 
 def _overrides(pandas: pd.DataFrame, overrides: Overrides) -> dict[str, ColumnOverride]:

@@ -581,14 +581,8 @@ class TableCoder:
 
     def _heads(self, config: coding.EncoderConfig, rules: Sequence[Determined]) -> list[str]:
         """Columns that determine others, of more categories than are learnt; each before what it determines."""
-        found = []
-        for name in dict.fromkeys(rule.keys.name for rule in rules):
-            column = self.table[name]
-            if column.levels is not None and config.pool_rare and len(column.levels) > config.most_categories:
-                counts = torch.bincount(column.values[~column.missing])
-                if int((counts >= config.min_count).sum()) > config.most_categories:
-                    found.append(name)
-        return found
+        names = dict.fromkeys(rule.keys.name for rule in rules) if config.pool_rare else ()
+        return [name for name in names if self.table[name].common_levels(config.min_count) > config.most_categories]
 
     def learn(self, config: coding.EncoderConfig, target: Target, silos: int) -> Learnt:
         """Learn encoders from noised counts, by one of ``silos`` equal parts of the target's budget for encoders.

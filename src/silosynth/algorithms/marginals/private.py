@@ -80,14 +80,14 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         return None
     learnt = attributes + len(held)
     named = sum(one.named for one in held)
-    pairs, lone, most = selected_pairs(attributes), single_sets(config, attributes), _tree_tables(config, attributes)
-    counts = learnt, len(pairs), len(lone), most
-    single = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
-    margins = config.margins if lone else 0.0
-    parts = config.selection, margins, 1 - config.selection - margins
+    pairs, single, most = selected_pairs(attributes), single_sets(config, attributes), _tree_tables(config, attributes)
+    counts = learnt, len(pairs), len(single), most
+    each = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
+    lone = config.margins if single else 0.0
+    parts = config.selection, lone, 1 - config.selection - lone
     shares = dp.encoders, *((1 - dp.encoders) * part for part in parts)
     used = sum(share for share, count in zip(shares, counts, strict=True) if count)
-    halves = [single * count * used / share if count else 0.0 for share, count in zip(shares, counts, strict=True)]
+    halves = [each * count * used / share if count else 0.0 for share, count in zip(shares, counts, strict=True)]
     names = dp.encoders * dp.delta / max(1, named)
 
     def planned(scale: float) -> MarginalsPlan:
@@ -180,11 +180,8 @@ def _last_noise(
 def _first_events(config: MarginalsConfig, attributes: int, plan: MarginalsPlan) -> list[Event]:
     """Of all that is measured before tables open in full."""
     pairs = [plan.groups.event("", True, config.dp.delta)] * len(selected_pairs(attributes))
-    return [
-        *plan.events,
-        *pairs,
-        *[plan.margins.event("", False, config.dp.delta)] * len(single_sets(config, attributes)),
-    ]
+    single = [plan.margins.event("", False, config.dp.delta)] * len(single_sets(config, attributes))
+    return [*plan.events, *pairs, *single]
 
 
 def table_noise(config: MarginalsConfig, half: int) -> CellNoise:

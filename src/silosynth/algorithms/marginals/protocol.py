@@ -335,12 +335,18 @@ def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
 
 
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
-    """The tree's tables, and its model. Of AIM with attributes' tables as many, at most, that these say least of."""
-    edges = [tuple(edge) for edge in state["edges"]]
-    pairs: list[networks.Attributes] = [(min(edge), max(edge)) for edge in edges]
+    """The tree's tables, and its model.
+
+    Of AIM with attributes' tables as many, at most: of pairs under rules, as rows are thrown away where these are off;
+    then of those that attributes say least of.
+    """
+    edges: list[networks.Attributes] = [tuple(sorted(edge)) for edge in state["edges"]]
+    pairs = edges
     if config.adaptive and state["single"]:
         state = _fit(config, state, {})
-        pairs = list(_most_missed(roster, config, state, len(edges)))
+        ruled = [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
+        missed = _most_missed(roster, config, state, len(edges))
+        pairs = list(dict.fromkeys([*ruled, *missed]))[: len(edges)]
         if not pairs:
             return state
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
