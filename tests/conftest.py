@@ -99,7 +99,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names the quick tests that took longer than allowed; none fails, since a slow or busy machine takes thrice as long."""
+    """Names the quick tests that took longer than allowed; none fails, as a busy machine takes thrice as long."""
     used = {
         report.nodeid: dict(report.user_properties).get(USED, 0) for report in terminalreporter.getreports("passed")
     }
