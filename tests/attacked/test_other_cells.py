@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def unbound(patched: pytest.MonkeyPatch) -> None:
     """As if masks, and silos, did not mind what others were told."""
     real = Masker.mask_words
-    patched.setattr(Masker, "mask_words", lambda masker, words, number, told=b"": real(masker, words, number))
+    patched.setattr(Masker, "mask_words", lambda masker, words, number, told: real(masker, words, number, b""))
     patched.setattr(RowsSilo, "_checked_cells", lambda silo, ask: b"")
 
 
@@ -198,7 +198,7 @@ def test_what_is_summed_before_tables_is_the_same_for_all(kind: Any, small: pyte
     """Else masks are others: of the silo that was told something else nothing is read, nor of the rest."""
     bound, real = dict[int, dict[str, bytes]](), Masker.mask_words
 
-    def mask_words(masker: Masker, words: Any, number: int, told: bytes = b"") -> Any:
+    def mask_words(masker: Masker, words: Any, number: int, told: bytes) -> Any:
         bound.setdefault(number, {})[masker._seat.name] = told
         return real(masker, words, number, told)
 

@@ -60,7 +60,7 @@ from torch import Tensor
 from silosynth.core.conversation import Conversation, Exchange, Replies, expect_one
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.privacy.masks import SHARE, Words, add_mask, join, pair_seed, public_key, to_numbers, weights
+from silosynth.privacy.masks import SHARE, Words, add_mask, join, pair_seed, public_key, to_numbers, told_seed, weights
 from silosynth.privacy.sealed import Envelope, framed
 
 LEAST = 3
@@ -186,7 +186,7 @@ class WeightedSum:
 
 
 def secure_sum(
-    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
+    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0, told: bytes = b""
 ) -> Conversation[WeightedSum]:
     """The weighted sum of the silos' updates; silos that do not reply at some step are left out.
 
@@ -197,18 +197,20 @@ def secure_sum(
         width: W, how many numbers an update has.
         least: fewest silos in a sum.
         colluding: silos that may collude with the coordinator. Silos refuse values below their own.
+        told: what all silos mask with (`Masker.mask_words`), by which masks with lost silos are rebuilt. Sums over all
+            silos need none.
 
     Raises:
         ConfigError: see `check_policy`.
         ProtocolError: too few silos are left; or one answers something else.
     """
-    words, arrived = yield from secure_words(asks, number, width + 1, least, colluding)
+    words, arrived = yield from secure_words(asks, number, width + 1, least, colluding, told)
     numbers = to_numbers(words, len(arrived))
     return WeightedSum(numbers[:-1], float(numbers[-1]), arrived)
 
 
 def secure_words(
-    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
+    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0, told: bytes = b""
 ) -> Conversation[tuple[Words, tuple[str, ...]]]:
     """The sum of the silos' words modulo 2⁶⁴, (W,), which they reply with by `Masker.mask_words`; and whose.
 
@@ -222,7 +224,7 @@ def secure_words(
     arrived = _present(members.silos, delivered, max(least, members.threshold), "deliver an update")
     tags = yield from _confirmed(members, arrived)
     shares = yield from _revealed(members, arrived, tags)
-    _unmask(words, members, arrived, shares)
+    _unmask(words, members, arrived, shares, told)
     return words, arrived
 
 
@@ -278,7 +280,7 @@ def _revealed(
 
 
 def _unmask(
-    words: Words, members: RoundMembers, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]]
+    words: Words, members: RoundMembers, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]], told: bytes
 ) -> None:
     """Take what masks are left out of the sum, in place: those of own seeds, and those with silos that are missing."""
     weight_of, digest = weights(list(shares)), members.digest()
@@ -291,7 +293,8 @@ def _unmask(
             raise ProtocolError(f"Shares of the key of silo {silo!r} give that key", "another", _NEXT)
         for other in arrived:
             theirs = members.silos.index(other)
-            add_mask(words, pair_seed(secret, members.keys[theirs], digest), 1 if theirs > place else -1)
+            seed = told_seed(pair_seed(secret, members.keys[theirs], digest), told)
+            add_mask(words, seed, 1 if theirs > place else -1)
 
 
 def _ask(asks: Mapping[str, Message]) -> Exchange:
