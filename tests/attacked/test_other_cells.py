@@ -215,6 +215,23 @@ def test_what_is_summed_before_tables_is_the_same_for_all(kind: Any, small: pyte
     assert bound[number]["bank"] == bound[number]["gym"] != bound[number]["club"]
 
 
+def test_other_columns_in_the_first_sum_change_masks_of_all_later_ones(small: pytest.MonkeyPatch) -> None:
+    """A coordinator needs no first sum to go on: what a silo takes columns for in later ones is from its ask."""
+    bound, real = dict[int, dict[str, bytes]](), Masker.mask_words
+
+    def mask_words(masker: Masker, words: Any, number: int, told: bytes) -> Any:
+        bound.setdefault(number, {})[masker._seat.name] = told
+        return real(masker, words, number, b"")
+
+    def change(name: str, ask: Message) -> Message:
+        return other_cells_first(ask) if isinstance(ask, marginals.SumCells) and name == "club" else ask
+
+    small.setattr(Masker, "mask_words", mask_words)
+    RowsPlay(silos_with_rows(), change=change).drive(small)
+    assert len(bound) > 3
+    assert all(of["bank"] == of["gym"] != of["club"] for of in bound.values())
+
+
 def test_masks_cancel_between_silos_that_were_told_the_same() -> None:
     seated = seats(["a", "b"], Streams(3))
     for same in (True, False):
