@@ -26,6 +26,8 @@ that are needed. What is guaranteed:
 - A coordinator that deviates as it likes, together with c silos, learns one sum that a silo's update is part of, over
   ``least`` or more silos. Only one: a silo confirms one list, a list opens with t tags, and no two lists can get them.
   A silo that was taken for lost and replies after all (it was late, or the coordinator lied) keeps its update hidden.
+- Masks of a pair of silos hang on what each was told, as the algorithm gives it to `Masker.mask`. So a sum opens only
+  if all were told the same, and else gives random words: no silo's numbers can be made to mean something else.
 - A coordinator that follows the protocol, together with t - 1 silos, learns the sum of the others' updates.
 - Silos without the coordinator learn nothing.
 - A silo uses the keys of its own roster (`Seat`). Shares are sealed for one list of the round's keys, so that envelopes
@@ -39,6 +41,7 @@ What is not guaranteed:
 - **Sums themselves are not private**: they carry no noise and no differential privacy. A coordinator that has the same
   model trained in two rounds, once without a silo, subtracts; so does one that sends silos back to a checkpoint and
   leaves one out. A silo masks once per round number; that updates of two rounds differ is up to the algorithm.
+- So are weights, and what all silos are told alike: a model can be made such that few rows change it.
 - Anyone who takes part can spoil a sum. It is noticed if the result is far out of range.
 
 Differences from the paper: signatures of the consistency check are tags for each reader, with keys that are dealt with

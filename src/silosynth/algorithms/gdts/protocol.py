@@ -21,7 +21,8 @@ Readings, and deviations, each an option:
   from the average.
 * A round asks ``participation`` of the silos and goes on without those that get lost, or are away by lot
   (``absence``); the weights of those that reply are scaled to sum 1. Whoever comes back starts from the average like
-  all others. Before training, and in mode "md", every silo is needed.
+  all others. With ``secure`` all silos of the round then make their models anew, without Adam's moments.
+  Before training, and in mode "md", every silo is needed.
 * ``weights`` = "paper" are figure 4's, "sharp" ours. The average models a mixture of the silos' rows in these
   proportions; conditions are drawn by the frequencies of that mixture.
 * ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
@@ -39,7 +40,9 @@ Who learns what:
 * other silos: encoders merged from all, and the total row count; the average; in mode "md" synthetic rows and each
   other's critics, one after the other.
 
-With ``secure`` the coordinator still chooses weights: where they differ greatly, a sum is nearly one silo's model.
+With ``secure`` a sum opens only if all its silos were told the same since their models began (`Heard`): columns, and
+every part's weights. A silo checks its weight in the sum where ``weights`` is "rows", "equal" or "paper". Where it is
+"sharp" the coordinator still chooses: where weights differ greatly, a sum is nearly one silo's model.
 
 Noise covers what the ledger lists with its events, and nothing else: no epsilon holds for the model.
 
