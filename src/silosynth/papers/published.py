@@ -312,6 +312,8 @@ ENTRIES = (
               "four tables", "joint-latents", ("silofuse_joint_latents",)),
     Published("beside", "central", "The central baselines beside each other.", "Loan and Adult", "central",
               ("central_baselines",)),
+    Published("beside", "ends", "Hours of each algorithm's published training, from the pace of measured steps.",
+              "the smallest table of each paper's", "ends", ("published_ends",)),
     Published("beside", "total-difference-floor", "What equally good tables score in VFLGAN's total difference.",
               "three tables", "total-difference-floor", ("vflgan_total_difference_floor",)),
 )  # fmt: skip
