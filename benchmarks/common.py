@@ -59,9 +59,14 @@ def keep(name: str, rows: Sequence[dict[str, Any]], above: str = "") -> None:
     print(text, flush=True)
 
 
+def kept_at(folder: Path, *given: Any) -> Path:
+    """Where `once` keeps the measurement of what is given."""
+    return folder / f"{' '.join(map(str, given))}.json"
+
+
 def once(folder: Path | None, work: Callable[..., Measured], *given: Any) -> Measured:
     """What a measurement returns for what is given: from the folder, where another run has kept it there."""
-    kept = None if folder is None else folder / f"{' '.join(map(str, given))}.json"
+    kept = None if folder is None else kept_at(folder, *given)
     if kept is not None and kept.exists():
         found: Measured = json.loads(kept.read_text(encoding="utf-8"))
         return found

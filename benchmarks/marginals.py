@@ -4,6 +4,7 @@
     python benchmarks/marginals.py --tables adult heloc --silos 2 --epsilons 1 --seeds 0
     python benchmarks/marginals.py --inference mbi                # central models by private-pgm: pip install mbi
     python benchmarks/marginals.py --folder kept                  # trainings that are in the folder are not repeated
+    python benchmarks/marginals.py --folder kept --collect --seeds 0 1 2 3 4 --tables adult heloc
     python benchmarks/marginals.py --algorithms aim "silofuse upload" "silofuse release" vtgan vflgan vertigan wgan-gp
 
 Bounds of numbers are public: round numbers about those of each table. Synthetic rows are as many as were trained on.
@@ -200,6 +201,7 @@ def main() -> None:
     parser.add_argument("--inference", choices=["own", "mbi"], default="own", help="of central models")
     parser.add_argument("--name", default="marginals", help="of the results")
     parser.add_argument("--folder", type=make_folder, help="where figures of each training are kept for another run")
+    parser.add_argument("--collect", action="store_true", help="train nothing: show what the folder has")
     parser.add_argument("--exact", action="store_true", help="once more without noise")
     options = parser.parse_args()
     found, mbi = [], options.inference == "mbi"
@@ -210,10 +212,13 @@ def main() -> None:
         if algorithm.startswith("central") and (silos != options.silos[0] or not epsilon):
             continue  # there are no silos to differ by
         seeds = options.seeds if epsilon else options.seeds[:1]
-        given = (table, algorithm, silos, epsilon)
-        rows = [common.once(options.folder, run, *given, seed, options.options, mbi) for seed in seeds]
-        found.append(summary(rows))
-        print(found[-1], flush=True)
+        given = [(table, algorithm, silos, epsilon, seed, options.options, mbi) for seed in seeds]
+        if options.collect:
+            given = [one for one in given if common.kept_at(options.folder, *one).exists()]
+        rows = [common.once(options.folder, run, *one) for one in given]
+        if rows:
+            found.append(summary(rows))
+            print(found[-1], flush=True)
     common.keep(options.name, found)
 
 
