@@ -105,16 +105,15 @@ def _training(kind: str, epsilon: float, way: str, seed: int) -> tuple[Numbers, 
     levels = [_levels(silos, column, train_NA) for column in range(COLUMNS)]
     level_AV = [level_V for level_V, _ in levels] + [group_V for _, group_V in levels]
     precision_KK, pull_K = 4 * np.eye(len(coin_K)), np.full(len(coin_K), 4 * 0.5)
-    for (a, b), (table_LM, variance) in opened.items():
+    for attributes, table, variance in opened:
         place_K, place_N = (
-            (level_AV[a][rows_NA[:, a % COLUMNS]], level_AV[b][rows_NA[:, b % COLUMNS]])
-            for rows_NA in (canary_KA, other_NA)
+            tuple(level_AV[a][rows_NA[:, a % COLUMNS]] for a in attributes) for rows_NA in (canary_KA, other_NA)
         )
-        others_LM = np.zeros(table_LM.shape)
-        np.add.at(others_LM, place_N, 1)
-        cell_K = np.ravel_multi_index(place_K, table_LM.shape)
+        others = np.zeros(table.shape)
+        np.add.at(others, place_N, 1)
+        cell_K = np.ravel_multi_index(place_K, table.shape)
         precision_KK += (cell_K[:, None] == cell_K) / variance
-        pull_K += (table_LM - others_LM).ravel()[cell_K] / variance
+        pull_K += (table - others).ravel()[cell_K] / variance
     mu = math.sqrt(sum(event.times / event.noise**2 for event in events))
     return coin_K, np.linalg.solve(precision_KK, pull_K), mu
 
@@ -154,8 +153,11 @@ def _levels(silos: Sequence[MarginalsSilo], column: int, train_NA: Numbers) -> t
 
 def _trained(
     kind: str, epsilon: float, federation: Federation, seed: int
-) -> tuple[list[MarginalsSilo], dict[tuple[int, int], tuple[Numbers, float]], list[Event]]:
-    """Silos; all tables less the noise of the attacker, with the variance that is left; what a canary is charged."""
+) -> tuple[list[MarginalsSilo], list[tuple[tuple[int, ...], Numbers, float]], list[Event]]:
+    """Silos; all tables less the noise of the attacker, with the variance that is left; what a canary is charged.
+
+    A table of one attribute may open twice.
+    """
     entry, dp = algorithm(kind).divided(federation.horizontal), {"epsilon": epsilon, "delta": DELTA}
     config, roster = entry.configure("balanced", with_groups({"dp": dp}, federation)), federation.roster
     seated, streams = seats(roster, Streams(seed).child("seats")), Streams(seed)
@@ -163,7 +165,7 @@ def _trained(
         name: entry.party(own, federation.schemas[name], seated[name], streams.child(name), CPU, config)
         for name, own in federation.tables.items()
     }
-    talk, opened = entry.coordinate(roster, config, streams.child("lead"), CPU, None), {}
+    talk, opened = entry.coordinate(roster, config, streams.child("lead"), CPU, None), list[Any]()
     joint, own = dict[Event, None](), list[Event]()
     parts = len(roster) - 1
     last, taken_off, drawn = roster.parties[-1], dict[int, Numbers](), list[Numbers]()
@@ -173,7 +175,8 @@ def _trained(
         found = yield from opens(roster, request, noises, *more)
         for n, noise in noises.items():
             table, left = found.own[n], noise.deviation(parts, parts) if federation.horizontal else noise.deviation(2)
-            opened[request.sets[n]] = table - taken_off[n].reshape(table.shape) if n in taken_off else table, left**2
+            table = table - taken_off[n].reshape(table.shape) if n in taken_off else table
+            opened.append((request.sets[n], table, left**2))
         return found
 
     def with_parts(counts: Any, *more: Any) -> list[Numbers]:

@@ -40,7 +40,8 @@ def test_a_fiftieth_of_the_variance_is_found_out(way: str, monkeypatch: pytest.M
     real, many = CellNoise.part, joint.weights
     monkeypatch.setattr(CellNoise, "part", lambda noise, parts, *more: real(noise, 50 * parts, *more))
     monkeypatch.setattr(joint, "weights", lambda variance: many(variance // 50))  # of what two silos draw together
-    assert one_run.audit("aim", 1.0, 4, way).epsilon > 1
+    found = one_run.audit("aim", 1.0, 4, way)
+    assert found.epsilon > 1.5 * found.attainable  # with that epsilon few tables of pairs open in full
 
 
 def test_the_page_shows_the_kept_audits() -> None:
