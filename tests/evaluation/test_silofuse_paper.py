@@ -151,18 +151,14 @@ def test_utility_is_the_90th_percentile_over_columns() -> None:
     assert 40 < values["synthetic"] < 75
 
 
-def test_a_column_that_synthetic_rows_lack_counts_as_0() -> None:
-    real = pd.DataFrame({"x": ["a", "b"] * 60, "y": ["c", "d"] * 60, "z": ["e", "f"] * 60})
-    tables = {
-        "train": real,
-        "holdout": real,
-        "synthetic": real,
-        "lacking": real.assign(x=None, y=None, z=["e", "f"] * 60),
-    }
+@pytest.mark.parametrize("value", [None, "a"])
+def test_a_column_that_synthetic_rows_lack_or_have_all_alike_counts_as_0(value: str | None) -> None:
+    real = pd.DataFrame({"x": ["a", "b"] * 60, "y": ["a", "b"] * 60, "z": ["a", "b"] * 60})
+    tables = {"train": real, "holdout": real, "synthetic": real, "lacking": real.assign(x=value, y=value, z=value)}
     coded, draw = code_tables(tables), np.random.default_rng(0)
     whole, lacking = (
         silofuse_utility(coded["train"], coded["holdout"], coded[name], draw) for name in ("synthetic", "lacking")
     )
     assert isinstance(whole, Score) and isinstance(lacking, Score)
-    assert whole.value == 100 and lacking.value < 40  # z alone, which nothing is left to predict from
+    assert whole.value == 100 and lacking.value == 0
     assert "3 of 3 columns predicted" in lacking.method

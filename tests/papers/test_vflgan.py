@@ -167,6 +167,7 @@ def test_a_private_row_says_what_it_cost():
 
 @needs_data
 def test_judges_know_digits_and_are_kept(tmp_path: Path):
+    """Inception scores alone say little of what is no digit yet: noise scores more than the mean image."""
     judges = digits.Judges(tmp_path, epochs=1)
     truth = digits.images()[1]
     said = judges.probabilities(judges.pixels_NP)
@@ -174,6 +175,11 @@ def test_judges_know_digits_and_are_kept(tmp_path: Path):
     again = digits.Judges(tmp_path, epochs=1)
     np.testing.assert_array_equal(again.latents(judges.pixels_NP[:50]), judges.latents(judges.pixels_NP[:50]))
     assert (tmp_path / "judges-1.bin").exists()
+    real, draw = judges.pixels_NP[:500], np.random.default_rng(0)
+    made = {"noise": draw.permuted(real, axis=0), "mean": np.broadcast_to(real.mean(0), real.shape)}
+    score = {name: digits.judged(judges, real, pixels) for name, pixels in made.items()}
+    assert score["mean"]["IS"] == pytest.approx(1) and score["noise"]["IS"] > 1.2
+    assert score["noise"]["real IS"] > 5 and score["noise"]["FD"] > 10 * score["noise"]["real FD"]
 
 
 @needs_data

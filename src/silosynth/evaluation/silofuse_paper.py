@@ -23,7 +23,8 @@ root of the sizes, correlations (1, 2) linearly; propensity is taken at equal si
 and scored on the same hold-out: macro F1 (categorical) or D² absolute error (numeric, 1 - mean absolute error over that
 of the hold-out's median). Each table's performance is the 90th percentile over columns; utility is 100 x synthetic /
 real, clipped to 0..100. The paper leaves the model open: 50 trees of depth 6 at rate 0.3, absolute error for numbers,
-at most 10 000 rows of each table. Columns that are constant in the hold-out or have more than 100 levels are left out.
+at most 10 000 rows of each table. Columns that are constant in the hold-out or have more than 100 levels are left out;
+one whose synthetic values are missing or all alike counts as 0.
 
 Legend: R jackknife replicates, h hold-out rows.
 """
@@ -243,7 +244,7 @@ def _predict(train: Coded, holdout: Coded, synthetic: Coded, j: int, seed: int) 
     fits = [
         partial(_fit, field, x, table.values[j], x_holdout, seed)
         for x, table in ((x_train, tables[0]), (x_synthetic, tables[2]))
-        if len(table) > 1
+        if table is tables[0] or len(np.unique(table.values[j])) > 1
     ]
     for own, predicted in zip((by_real, by_synthetic), utility.side_by_side(fits), strict=False):
         own[rows] = predicted

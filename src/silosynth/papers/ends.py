@@ -100,17 +100,14 @@ def jobs(
 
 def measure(job: EndJob, tell: Tell = lambda stage, share: None) -> Row:
     """Time both trainings."""
-    end = ENDS[job.algorithm]
-    few, more = (_seconds(end, steps, tell) for steps in end.timed)
-    pace = (more - few) / (end.timed[1] - end.timed[0])
+    end, marks = ENDS[job.algorithm], [time.process_time()]
+    for steps in end.timed:
+        end.train(steps, tell)
+        marks.append(time.process_time())
+    start, middle, stop = marks
+    pace = ((stop - middle) - (middle - start)) / (end.timed[1] - end.timed[0])
     told: Row = {"table": end.table, "steps": end.steps, "a step is": end.step, "timed": list(end.timed)}
     return {**job.identity, **told, "seconds a step": pace, "hours": end.steps * pace / 3600}
-
-
-def _seconds(end: End, steps: int, tell: Tell) -> float:
-    start = time.process_time()
-    end.train(steps, tell)
-    return time.process_time() - start
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
