@@ -151,6 +151,7 @@ canaries.many(train, fit, how)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_a_script_s_function_is_the_same_generator_when_the_script_runs_again(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(FUNCTION)

@@ -94,6 +94,7 @@ def test_the_bar_is_skipped(page: Page, port: int) -> None:
     assert focus is not None and focus["text"] == "Rules in force"
 
 
+@pytest.mark.slow
 def test_nothing_takes_the_focus_from_who_works(page: Page, place: Path, port: int) -> None:
     page.open(f"http://127.0.0.1:{port}/job/held", "Job")
     page.tab_to("The ledger, line by line")

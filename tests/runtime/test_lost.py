@@ -92,7 +92,7 @@ def nothing(link: Processes, progress: Progress) -> None:
     pass
 
 
-@pytest.mark.parametrize("stage", ["saving", "asking"])
+@pytest.mark.parametrize("stage", [pytest.param("saving", marks=pytest.mark.slow), "asking"])
 def test_a_run_continues_without_a_killed_silo_and_resumes_with_all(tmp_path: Path, stage: str) -> None:
     """If a silo is dead when asked for its part of a checkpoint, there is none, and the previous one stays."""
     run = Run(tmp_path, kill_before(stage))
@@ -171,14 +171,14 @@ def test_an_exchange_that_needs_all_names_the_silo_that_was_killed(tmp_path: Pat
         run.drive()
 
 
-@pytest.mark.parametrize("policy", ["fail", "wait"])
+@pytest.mark.parametrize("policy", ["fail", pytest.param("wait", marks=pytest.mark.slow)])
 def test_a_policy_that_needs_all_names_the_silo_that_was_killed(tmp_path: Path, policy: Policy) -> None:
     """The exchange could continue without it, so no warning says that it is waited for."""
     with pytest.raises(PartyLostError, match=r"Silo 'clinic', step 5, on tests\.runtime\.Add.*SIGKILL.*Resume"):
         Run(tmp_path, kill_before("asking"), policy).drive()
 
 
-@pytest.mark.parametrize(("policy", "missing"), [("wait", True), ("omit", False)])
+@pytest.mark.parametrize(("policy", "missing"), [("wait", True), pytest.param("omit", False, marks=pytest.mark.slow)])
 def test_a_silo_that_was_stopped_beyond_the_limit_is_waited_for(tmp_path: Path, policy: Policy, missing: bool) -> None:
     """By the policy, or because the exchange needs it. The result is the same to the byte."""
 
@@ -211,6 +211,7 @@ def test_a_silo_that_was_stopped_beyond_the_limit_is_waited_for(tmp_path: Path, 
     assert latest is not None and latest.state == {"round": ROUNDS - 1}
 
 
+@pytest.mark.slow
 def test_a_silo_that_was_stopped_beyond_the_limit_ends_a_run_that_fails(tmp_path: Path) -> None:
     def happens(link: Processes, progress: Progress) -> None:
         if (progress.stage, progress.done) == ("asking", AT):

@@ -409,7 +409,9 @@ def _killed(folder: Path, runtime: str) -> int:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize(("runtime", "kills"), [("inprocess", 2), ("processes", 1)])
+@pytest.mark.parametrize(
+    ("runtime", "kills"), [("inprocess", 1), ("processes", 1), pytest.param("inprocess", 3, marks=pytest.mark.slow)]
+)
 def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime, kills):
     """kill -9 between later and later checkpoints of one run, then let it finish: bytes of an uninterrupted run."""
     whole = fit(folder=tmp_path / "whole", options=SLOW)
