@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,7 @@ SHAPE = RowShape((3, 2, 4), (2, -1), (2, 1))
 MODELS = [
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4)),
     (ConditionalGAN, CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4, pac=10)),
+    (partial(ConditionalGAN, normalised=True), CTGANConfig(epochs=2, batch=20, generator=(8,), critic=(8,), noise=4)),
     (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, adversary="original", classifier=(8,))),
     (ConvolutionalGAN, CTABGANConfig(epochs=2, batch=20, channels=2, noise=4, information=0, normalised=True)),
     (TVAE, TVAEConfig(epochs=2, batch=20, encoder=(8,), decoder=(8,), embedding=3)),
@@ -168,7 +171,7 @@ def test_images_hold_rows_of_any_length(size):
 
 
 def test_the_class_loss_does_not_look_at_the_target():
-    model, rows = make(*MODELS[2]), coded()
+    model, rows = make(*MODELS[3]), coded()
     x = SHAPE.vectors(rows.levels, rows.scores)
     other = x.clone()
     other[:, 3:5] = 1 - x[:, 3:5]

@@ -77,6 +77,19 @@ def test_activation_equals_a_loop_over_columns(shape):
     torch.testing.assert_close(fast, torch.cat([*slow, out[:, shape.levels :].tanh()], dim=1))
 
 
+def test_normalised_rows_have_no_size_of_their_own():
+    plain, normalised = (make_critic(4, (6, 5), 3, 0.0, generator("weights"), one) for one in (False, True))
+    x = torch.randn(7, 4, generator=generator("x"))
+    h = x
+    for linear in normalised.linears[:-1]:
+        linear.bias.data.zero_()
+        h = torch.nn.functional.layer_norm(linear(h), (linear.out_features,), eps=1e-5)
+        h = torch.where(h > 0, h, 0.2 * h)
+    torch.testing.assert_close(normalised(x), normalised.linears[-1](h))
+    torch.testing.assert_close(normalised(x), normalised(1000 * x), rtol=1e-3, atol=1e-3)
+    assert not list(plain.norms)
+
+
 def test_activation_has_the_gradient_of_a_loop_and_bears_large_outputs():
     shape = RowShape((3, 2), (-1,))
     out = (outputs_of(shape) * 100).requires_grad_()
@@ -138,9 +151,9 @@ def test_the_penalty_is_that_of_finite_differences(pac, dropout):
     assert norm_penalty(critic.input_gradient(packed, masks)).mean().item() == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_penalty_written_out_has_the_gradients_of_the_one_by_autograd(dropout):
-    critic = make_critic(4, (8, 6), 1, dropout, generator("weights")).double()
+@pytest.mark.parametrize(("dropout", "normalised"), [(0.0, False), (0.5, False), (0.5, True)])
+def test_the_penalty_written_out_has_the_gradients_of_the_one_by_autograd(dropout, normalised):
+    critic = make_critic(4, (8, 6), 1, dropout, generator("weights"), normalised).double()
     masks = critic.masks(10, generator("masks"))
     x, nothing = torch.randn(10, 4, generator=generator("x")).double(), torch.zeros(10, 1).double()
     weights = [linear.weight for linear in critic.linears]

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from silosynth import catalog
 from silosynth.attacks import questions
 from silosynth.core.errors import ConfigError
 from silosynth.papers import (
@@ -29,7 +30,7 @@ def table(rows: int = 150) -> pd.DataFrame:
 
 
 def test_jobs_are_all_tables_models_silos_and_seeds() -> None:
-    jobs = nine.jobs(("loan", "loan", "heloc"), ("silofuse", "ctgan"), silos=(4, 8), repeats=2, seed=3)
+    jobs = nine.jobs(("loan", "loan", "heloc"), ("silofuse", "gan-linear"), silos=(4, 8), repeats=2, seed=3)
     assert len(jobs) == 2 * 2 * 2 * 2 and {job.seed for job in jobs} == {3, 4}
     permuted = [job.permuted for job in nine.robustness_jobs(("loan",))]
     assert permuted == [False, False, True, True]
@@ -40,15 +41,15 @@ def test_jobs_are_all_tables_models_silos_and_seeds() -> None:
         with pytest.raises(ConfigError):
             nine.jobs(**one)
     with pytest.raises(ConfigError):
-        privacy.jobs(methods=("ctgan",))
+        privacy.jobs(methods=("gan-linear",))
 
 
 def test_figures_stand_beside_those_of_their_table_and_model() -> None:
     made = nine.published
     assert made(nine._RESEMBLANCE, "abalone", "silofuse") == 91.0 and made(nine._UTILITY, "loan", "tabddpm") == 98.8
-    assert made(nine._RESEMBLANCE, "adult", "ctabgan") == 38.0 and made(nine._UTILITY, "heloc", "e2edistr") == 39.2
+    assert made(nine._RESEMBLANCE, "adult", "gan-conv") == 38.0 and made(nine._UTILITY, "heloc", "e2edistr") == 39.2
     assert made(privacy._PRIVACY, "intrusion_nsl_kdd_20pct", "tabddpm") == 92.1
-    assert made(privacy._PRIVACY, "loan", "ctgan") is None
+    assert made(privacy._PRIVACY, "loan", "gan-linear") is None
     assert {len(own) for own in (*nine._RESEMBLANCE.values(), *nine._UTILITY.values())} == {9}
 
 
@@ -76,10 +77,23 @@ def test_columns_are_permuted_and_dealt_out(copier: list[Any]) -> None:
 
 
 def test_options_go_to_the_models_that_have_them(copier: list[Any]) -> None:
-    for method in ("latentdiff", "ctgan"):
+    for method in ("latentdiff", "gan-linear"):
         job = NineTablesJob("loan", "fast", 0, method, options=((privacy.STEPS, 2),))
         nine.fitted(job, lambda stage, share: None)
-    assert [options for _, _, options in copier] == [{privacy.STEPS: 2}, {}]
+    (_, _, latent), (name, _, gan) = copier
+    assert latent == {privacy.STEPS: 2} and name == "ctgan" and privacy.STEPS not in gan and gan["normalised"]
+
+
+def test_rivals_have_the_networks_that_the_paper_gives_them() -> None:
+    for method in nine.METHODS:
+        for preset in ("fast", "paper"):
+            name, options = nine.trained_by(NineTablesJob("loan", preset, 0, method))
+            config = catalog.algorithm(name).configure(preset, options)
+            assert getattr(config, "normalised", True), method
+            if preset == "paper" and name in ("ctgan", "ctabgan"):
+                assert (config.least_rounds, config.batch, config.rate) == (500_000, 512, 1e-3)
+            if preset == "paper" and name == "tabddpm":
+                assert config.layers == (256,) * 6 and (config.diffusion_steps, config.sample_steps) == (200, 25)
 
 
 def test_a_generator_that_copies_rows_has_little_privacy(copier: list[Any]) -> None:

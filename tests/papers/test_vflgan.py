@@ -24,6 +24,7 @@ from silosynth.papers import (
     vflgan_figure8 as private,
     vflgan_figures5_6 as digits,
     vflgan_table1 as comparison,
+    vflgan_table3 as attacks,
     vflgan_tables2_4 as records,
 )  # fmt: skip
 from silosynth.papers.experiment import Size
@@ -178,6 +179,7 @@ def test_judges_know_digits_and_are_kept(tmp_path: Path):
 @needs_data
 def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "JUDGE_EPOCHS", 1)
+    assert [job.seed for job in digits.jobs(("vflgan",), repeats=3)] == [0, 1, 2]
     sizes = ("-a", "wgan-gp", "--rows", 200, "--epochs", 1)
     command = ("vflgan/figure-6", *sizes, "--out", tmp_path / "out" / "page.md", "--json")
     result = call(*command)
@@ -235,9 +237,21 @@ def test_lines_have_each_record_s_areas_beside_the_published_ones() -> None:
         ("record 1", "naive", "0.50"), ("record 1", "correlation", "0.49"), ("record 2", "naive", "0.50"),
         ("record 2", "correlation", "0.48"), ("record 2", "nearness", ""),
     ]  # fmt: skip
-    assert [cells[9] for cells in features[2]] == ["0.49", "0.50", "0.54", "0.51"]
+    assert [cells[10] for cells in features[2]] == ["0.49", "0.50", "0.54", "0.51"]
     with pytest.raises(ConfigError):
         records.jobs(epsilons=(-1.0,))
+
+
+def test_rows_of_other_settings_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {name: attacks.jobs(rows=(100,), parts=(name,))[0] for name in attacks.PARTS}
+    digit, record = private.jobs(("gs-wgan",))[0], records.jobs(options=(("penalty", 8.0),))[0]
+    before = [job.identity for job in (*made.values(), digit)]
+    assert before[0]["options"]["penalty"] == 10.0 and "dp" in before[2]["options"]
+    assert json.loads(record.identity["settings"])["penalty"] == 8.0
+    monkeypatch.setitem(attacks.SETTING, "penalty", 9.0)
+    monkeypatch.setitem(digits.NETWORKS, "penalty", 9.0)
+    changed = [job.identity for job in (*made.values(), digit)]
+    assert all(one != other for one, other in zip(before, changed, strict=True))
 
 
 @needs_data
@@ -316,6 +330,7 @@ def test_no_epsilon_stands_beside_the_published_mechanism() -> None:
     row = {**job.identity, **figures, "bytes": 1, "privacy": "none: …"}
     ((_, heads, (cells,)), (_, _, claims)) = private.sections([row])
     assert dict(zip(heads, cells, strict=True))["epsilon"] == "none" and claims == [["as published", "none: …"]]
+    assert [job.seed for job in private.jobs(("gs-wgan",), repeats=2, seed=3)] == [3, 4]
     assert private.budget(private.jobs(("dp-vflgan",))[0], 128) == {"epsilon": 10.0, "delta": 1e-5}
     with pytest.raises(ConfigError):
         private.jobs(("dp",))

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Struct
@@ -67,9 +67,16 @@ def levels_of(shape: RowShape, columns: tuple[int, ...]) -> Tensor:
 
 
 class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
-    """Generator, critic, and the conditions of a table."""
+    """Generator, critic, and the conditions of a table.
 
-    def __init__(self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device) -> None:
+    Args:
+        normalised: both are plain layers whose rows are normalised (GAN(linear) of SiloFuse, section V-B), rather than
+            residual blocks with batch normalisation and a critic without any.
+    """
+
+    def __init__(
+        self, coded: EncodedRows, config: CTGANConfig, streams: Streams, device: torch.device, normalised: bool = False
+    ) -> None:
         self.coded, self.config, self.streams, self.device = coded, config, streams, device
         self.shape, self.conditional = coded.shape, tuple(coded.categorical)
         self.widths = tuple(coded.shape.widths[c] for c in coded.categorical)
@@ -79,9 +86,13 @@ class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
         self.level_of_P = levels_of(coded.shape, coded.categorical).to(device)
         self.counted(torch.bincount((coded.levels.cpu() + coded.shape.starts).flatten(), minlength=coded.shape.levels))
         weights, inputs = streams.child("weights").torch(), config.noise + self.width
-        generator = gan.make_generator(inputs, config.generator, self.shape.size, weights)
+        generator: nn.Module
+        if normalised:
+            generator = gan.make_critic(inputs, config.generator, self.shape.size, 0.0, weights, normalised)
+        else:
+            generator = gan.make_generator(inputs, config.generator, self.shape.size, weights)
         judged = (self.shape.size + self.width) * config.pac
-        critic = gan.make_critic(judged, config.critic, 1, config.dropout, weights)
+        critic = gan.make_critic(judged, config.critic, 1, config.dropout, weights, normalised)
         super().__init__(generator, critic, config, config.average, device)
 
     def train(self, part: int, parts: int) -> None:
@@ -128,11 +139,11 @@ class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
         parts = tuple(part if int(part.sum()) else torch.ones_like(part) for part in parts)
         return gan.ConditionLaw(torch.cat([counts_K.cpu()[:0], *parts]), self.widths)
 
-    def networks(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
+    def networks(self, part: int, parts: int) -> dict[str, nn.Module]:
         """What silos that train the same model average, in any part."""
         return {"generator": self.generator.network, "critic": self.critic.network}
 
-    def given(self, part: int, parts: int) -> dict[str, torch.nn.Module]:
+    def given(self, part: int, parts: int) -> dict[str, nn.Module]:
         """What a part starts from: the same."""
         return self.networks(part, parts)
 

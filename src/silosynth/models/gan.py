@@ -69,13 +69,19 @@ class GeneratorPart(nn.Module):
 
 
 class CriticPart(nn.Module):
-    """Hidden blocks of the given widths, then a linear layer where ``outputs`` are wanted."""
+    """Hidden blocks of the given widths, then a linear layer where ``outputs`` are wanted.
 
-    def __init__(self, inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float) -> None:
+    Blocks whose rows are ``normalised`` have no gates that do not depend on the weights: see `input_gradient`.
+    """
+
+    def __init__(
+        self, inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float, normalised: bool = False
+    ) -> None:
         super().__init__()
         self.blocks, self.dropout = tuple(blocks), dropout
         widths = [inputs, *blocks] + ([] if outputs is None else [outputs])
         self.linears = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in blocks if normalised)
         self.outputs = widths[-1]
 
     def masks(self, rows: int, generator: torch.Generator) -> list[Tensor]:
@@ -85,7 +91,7 @@ class CriticPart(nn.Module):
         shapes = [(rows, width) for width in self.blocks]
         return [torch.rand(shape, generator=generator, device=generator.device) >= self.dropout for shape in shapes]
 
-    def forward(self, x_BI: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    def forward(self, x_BI: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
         """Features (B, W) of vectors."""
         return self._onwards(self.linears[0](x_BI), masks)
 
@@ -103,8 +109,12 @@ class CriticPart(nn.Module):
         """Gradient (B, I) of the only output in the input, as a function of the weights.
 
         Between its kinks the critic is linear: the gradient is a product of its matrices and of gates that do not
-        depend on the weights. Written out, the penalty needs no second backward pass.
+        depend on the weights. Written out, the penalty needs no second backward pass. Normalised, it is not linear.
         """
+        if self.norms:
+            x_BI = x_BI.detach().requires_grad_()
+            (slope_BI,) = torch.autograd.grad(self(x_BI, masks).sum(), x_BI, create_graph=True)
+            return slope_BI
         gates = []
         with torch.no_grad():
             for i in range(len(self.blocks)):
@@ -123,7 +133,7 @@ class CriticPart(nn.Module):
             if i > 0:
                 h_BW = self.linears[i](h_BW)
             if i < len(self.blocks):
-                h_BW = F.leaky_relu(h_BW, SLOPE)
+                h_BW = F.leaky_relu(self.norms[i](h_BW) if self.norms else h_BW, SLOPE)
                 h_BW = h_BW * masks[i] / (1 - self.dropout) if masks else h_BW
         return h_BW
 
@@ -267,10 +277,11 @@ def make_generator(
 
 
 def make_critic(
-    inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float, generator: torch.Generator
-) -> CriticPart:
+    inputs: int, blocks: Sequence[int], outputs: int | None, dropout: float, generator: torch.Generator,
+    normalised: bool = False,
+) -> CriticPart:  # fmt: skip
     """A critic's part with weights from ``generator``."""
-    return build(CriticPart, inputs, tuple(blocks), outputs, dropout, generator=generator)
+    return build(CriticPart, inputs, tuple(blocks), outputs, dropout, normalised, generator=generator)
 
 
 @torch.no_grad()

@@ -21,5 +21,5 @@ EXPERIMENTS: Mapping[str, str] = {  # what files of results call it -> module in
     "nine-tables": "silofuse_tables3_4", "robustness": "silofuse_tables3_4",
     "privacy": "silofuse_tables6_7", "privacy-by-steps": "silofuse_tables6_7",
     "bytes": "silofuse_figure10", "inversion": "silofuse_inversion",
-    "joint-latents": "silofuse_joint_latents", "central": "central_baselines",
+    "joint-latents": "silofuse_joint_latents", "central": "central_baselines", "ends": "ends",
 }  # fmt: skip

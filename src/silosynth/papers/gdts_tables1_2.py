@@ -63,11 +63,11 @@ RATES = {"balanced": 5e-4, "paper": 2e-4}
 NARROW = {"diffusion.latent.width": 256, "diffusion.latent.batch": 512}  # half as wide as "best"
 TRAINED = {"adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000)}  # training rows, held out
 COPIES_KEPT = ({"tables": ("adult",), "rows": 4_000, "epochs": 40, "gan": "paper", "repeats": 3,
-                "setting": ("fl", "md", "central")},)  # fmt: skip
+                "f1_along": True, "setting": ("fl", "fl, no noise", "md", "central")},)  # fmt: skip
 ODD_KEPT = (
     {"tables": ("adult",), "rows": 40_000, "epochs": 12, "gan": "balanced", "repeats": 3,
      "setting": ("fl, weights by rows", "fl, sharp weights")},
-    {"tables": ("adult",), "rows": 4_000, "epochs": 30, "gan": "paper", "repeats": 3,
+    {"tables": ("adult",), "rows": 4_000, "epochs": 30, "gan": "paper", "repeats": 3, "f1_along": True,
      "setting": ("fl", "fl, weights by rows", "md")},
 )  # fmt: skip
 SMALL = {"rows": 600, "epochs": 4, "f1_along": True}

@@ -13,6 +13,7 @@ is released.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from silosynth.core.errors import ConfigError
 from silosynth.core.streams import Streams
 from silosynth.evaluation.scores import Floats
 from silosynth.papers import drawings, experiment, results, vflgan_figures5_6 as digits
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.vflgan_gs_wgan import SanitisedConfig, SanitisedTraining, calibrated, spent
 from silosynth.privacy.statement import statement
 
@@ -55,6 +56,11 @@ class PrivateDigitsJob(PaperJob):
     critics: int = 100
     folder: Path | None = None
 
+    @property
+    def identity(self) -> Row:
+        """With the settings of the trainings."""
+        return {**super().identity, "settings": json.dumps({**digits.NETWORKS, **PRIVATE}, sort_keys=True)}
+
 
 def jobs(
     mechanisms: Annotated[Sequence[str], Ask(f"One of {', '.join(MECHANISMS)}.", ("--mechanism", "-m"))] = tuple(
@@ -64,21 +70,25 @@ def jobs(
     epochs: Annotated[int, Ask("Of each training; the paper has 300.", least=1)] = 5,
     epsilon: Annotated[float, Ask("Of differential privacy; delta is 1e-5.")] = 10.0,
     critics: Annotated[int, Ask("Of gs-wgan, each with its part of the images.", least=1)] = 100,
+    repeats: Repeats = 1,
     seed: Seed = 0,
     folder: Path | None = None,
 ) -> list[PrivateDigitsJob]:
-    """A training with each mechanism.
+    """A training with each mechanism and each seed.
 
     Raises:
         ConfigError: there is no such mechanism, or a size is too small.
     """
     experiment.check_known("mechanism", mechanisms, tuple(MECHANISMS))
+    experiment.check_positive(repeats=repeats)
     if epochs < 1 or rows < digits.GRID**2 or not epsilon > 0:
         rule = f"Private digits take an epoch, {digits.GRID**2} images and an epsilon above 0 at least"
         raise ConfigError(rule, (epochs, rows, epsilon))
     return [
-        PrivateDigitsJob(one, rows, epochs, seed, epsilon, critics=critics, folder=folder) for one in mechanisms
-    ]  # fmt: skip
+        PrivateDigitsJob(one, rows, epochs, seed + repeat, epsilon, critics=critics, folder=folder)
+        for repeat in range(repeats)
+        for one in mechanisms
+    ]
 
 
 def measure(job: PrivateDigitsJob, tell: Tell = lambda stage, share: None) -> Row:
@@ -163,6 +173,7 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "private-digits", "Digits under differential privacy (VFLGAN, figure 8)", LEGEND, jobs, measure, sections,
-    pictures=pictures, small={"rows": 500, "epochs": 2, "critics": 10}, kept=({"rows": 10_000, "epochs": 20},),
+    pictures=pictures, small={"rows": 500, "epochs": 2, "critics": 10}, 
+    kept=({"rows": 2000, "epochs": 3, "repeats": 3},),
     published={"rows": 10_000, "epochs": 300}, folder=True, example="--mechanism gs-wgan --rows 10000 --epochs 50",
 )  # fmt: skip

@@ -36,7 +36,7 @@ from silosynth.evaluation.scores import Floats
 from silosynth.models.training import batches, build
 from silosynth.papers import curves, drawings, experiment, results
 from silosynth.papers.drawings import Panel
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Seed, Tell
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.vflgan_scores import frechet, inception_score
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.federation import Federation, simulate
@@ -85,18 +85,24 @@ def jobs(
     rows: Annotated[int, Ask("Images, at most 10000.", least=GRID**2)] = 1000,
     epochs: Annotated[int, Ask("Of each training; the paper has 300.", least=1)] = 5,
     curve: Annotated[bool, Ask("Take both figures along each training.")] = False,
+    repeats: Repeats = 1,
     seed: Seed = 0,
     folder: Path | None = None,
 ) -> list[DigitsJob]:
-    """A training of each algorithm.
+    """A training of each algorithm with each seed.
 
     Raises:
         ConfigError: there is no such algorithm, or a size is too small.
     """
     experiment.check_known("algorithm", algorithms, ALGORITHMS)
+    experiment.check_positive(repeats=repeats)
     if epochs < 1 or rows < GRID**2:
         raise ConfigError(f"Digits take an epoch and {GRID**2} images at least", (epochs, rows))
-    return [DigitsJob(algorithm, rows, epochs, seed, folder, curve) for algorithm in algorithms]
+    return [
+        DigitsJob(algorithm, rows, epochs, seed + repeat, folder, curve)
+        for repeat in range(repeats)
+        for algorithm in algorithms
+    ]
 
 
 def images() -> tuple[Floats, Floats]:
@@ -259,6 +265,6 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "digits", "MNIST halves in two silos (VFLGAN, figures 5 and 6)", LEGEND, jobs, measure, sections, pictures=pictures,
-    small={"rows": 500, "epochs": 2}, kept=({"rows": 2000, "epochs": 20},), published={"rows": 10_000, "epochs": 300},
-    folder=True, example="--rows 10000 --epochs 100 --out digits",
+    small={"rows": 500, "epochs": 2}, kept=({"rows": 2000, "epochs": 20, "repeats": 3},),
+    published={"rows": 10_000, "epochs": 300}, folder=True, example="--rows 10000 --epochs 100 --out digits",
 )  # fmt: skip

@@ -51,11 +51,16 @@ RELEASED = 5  # synthetic tables that rivals attack
 def fit(table: str, rows: int, private: bool) -> Catalogued:
     """The generator under audit."""
     task = load(table, bounds=private)  # bounds count as public
+    return Catalogued("vflgan", "paper", options_of(rows, private), task.silos, task.kinds, MADE)
+
+
+def options_of(rows: int, private: bool) -> dict[str, Any]:
+    """All that its training has beside the preset."""
     steps = PRIVATE_STEPS if private else STEPS
     options = SETTING | {"epochs": -(-steps // (rows // SETTING["batch"]))}
     if private:
         options |= {"dp": {"epsilon": EPSILON, "delta": DELTA}, "numbers": "quantile", "average": 0.9}
-    return Catalogued("vflgan", "paper", options, task.silos, task.kinds, MADE)
+    return options
 
 
 def records(table: str, rows: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -81,6 +86,12 @@ class ASSDJob(PaperJob):
     folder: Path | None = None
     together: int = 25
     trainings_at_once: int = 1
+
+    @property
+    def identity(self) -> Row:
+        """With the settings of the trainings: rows of earlier ones are others."""
+        private = self.part == "private"
+        return {**super().identity, "options": options_of(self.rows, private), "made": MADE}
 
 
 def jobs(
@@ -149,7 +160,7 @@ def measure(job: ASSDJob, tell: Tell = lambda stage, share: None) -> Row:
     return {
         **job.identity, **figures, "seconds": time.perf_counter() - start, "processes": job.trainings_at_once,
         "processor seconds": _processor_seconds() - before, "load": os.getloadavg()[1],
-        "epsilon": EPSILON if private else 0.0, "options": fit(job.table, job.rows, private).options, "made": MADE,
+        "epsilon": EPSILON if private else 0.0,
     }  # fmt: skip
 
 

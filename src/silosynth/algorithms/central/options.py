@@ -17,6 +17,7 @@ Synthesis = Literal["shared", "partitioned"]  # whether synthetic columns leave 
 class CTGANOptions(ctgan.CTGANConfig):
     """Options of "ctgan"."""
 
+    normalised: bool = False  # plain layers, normalised row by row, rather than residual blocks normalised by batch
     encoders: ModeConfig = ModeConfig()  # columns as categories, modes and special values
     synthesis: Synthesis = "shared"
 

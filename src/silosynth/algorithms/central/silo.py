@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
+
 from silosynth.algorithms.central import options, protocol
 from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State, Turn, often, once
 from silosynth.core.errors import ConfigError, ProtocolError, nearest
 from silosynth.core.messages import Done, Message, Struct, to_state
+from silosynth.core.streams import Streams
 from silosynth.encoders.allowed import allowed
 from silosynth.encoders.table import ColumnParty
 from silosynth.models import autoencoder, conv_gan, ctgan, tabddpm
-from silosynth.models.encoded import TableModel, encoded_rows, no_codes, shape_of
+from silosynth.models.encoded import EncodedRows, TableModel, encoded_rows, no_codes, shape_of
+
+
+def _conditional_gan(
+    coded: EncodedRows, config: options.CTGANOptions, streams: Streams, device: torch.device
+) -> TableModel:
+    return ctgan.ConditionalGAN(coded, config, streams, device, config.normalised)
+
 
 MODELS: Mapping[type[Struct], Callable[..., TableModel]] = {
-    options.CTGANOptions: ctgan.ConditionalGAN,
+    options.CTGANOptions: _conditional_gan,
     options.CTABGANOptions: conv_gan.ConvolutionalGAN,
     options.TVAEOptions: autoencoder.TVAE,
     options.TabDDPMOptions: tabddpm.RowDiffusion,
