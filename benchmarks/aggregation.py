@@ -48,7 +48,7 @@ def measure(setting: str, silos: int, width: int) -> dict[str, object]:
             assert reply is not None
             return reply
         weights_W = torch.randn(width, generator=draw)
-        return maskers[silo].mask(weights_W, ask.weight, ask.part) if maskers else LocalWeights(weights_W)
+        return maskers[silo].mask(weights_W, ask.weight, ask.part, b"") if maskers else LocalWeights(weights_W)
 
     asks = {name: SendWeights(1, 1 / silos) for name in names}
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()

@@ -27,6 +27,7 @@ from silosynth.encoders.federated import Merged
 from silosynth.models.gan import one_hot
 from silosynth.models.training import flatten
 from silosynth.privacy.aggregation import Masked
+from silosynth.privacy.masker import Masker
 from silosynth.privacy.sealed import seats
 from silosynth.runtime.driver import PartyLostWarning
 from silosynth.runtime.wire import decode, encode, pack
@@ -452,6 +453,29 @@ def test_the_remaining_silos_are_averaged_whoever_is_lost_and_whenever(generator
     start = next(ask.weights_W for _, ask, _ in play.asked(gdts.TrainPart) if ask.part == 2)
     first = len(weights_of(play.silos["b"].model.given(1, 3))) - len(mean)  # what was trained before stands in front
     torch.testing.assert_close(start[first : first + len(mean)], mean.float(), rtol=1e-6, atol=1e-7)
+
+
+def test_secure_sums_open_whoever_is_lost_and_begin_anew_with_who_comes_back(monkeypatch):
+    """A silo that missed a part is asked whether it is back; then none keeps more of earlier parts than weights."""
+    play, masked, real = Play(generator="ctgan", rows=FOUR, secure=True, rounds=4), [], Masker.mask
+    lost = {("a", gdts.TrainPart, 0), ("a", gdts.AskBack, 1), ("c", gdts.SendWeights, 2)}
+    play.lost = lambda name, ask: (name, type(ask), getattr(ask, "part", None)) in lost
+
+    def mask(masker, update_W, weight, number, told):
+        masked.append((number, masker._seat.name, update_W.double(), weight))
+        return real(masker, update_W, weight, number, told)
+
+    monkeypatch.setattr(Masker, "mask", mask)
+    play.train()
+    asks = [ask for name, ask, _ in play.asked(gdts.TrainPart) if name == "b"]
+    assert [ask.anew for ask in asks] == [False, False, True, False]
+    assert [(name, ask.part) for name, ask, _ in play.asked(gdts.AskBack)] == [("a", 1), ("a", 2)]
+    for ask, arrived in zip(asks[1:], ("bcd", "bcd", "abd"), strict=True):
+        own = {name: (w, of_W) for number, name, of_W, w in masked if number == ask.part - 1 and name in arrived}
+        mean_W = sum(w * of_W for w, of_W in own.values()) / sum(w for w, _ in own.values())
+        torch.testing.assert_close(ask.weights_W, mean_W.float(), rtol=0, atol=1e-6)
+    moments = [silo.model.generator.optimizer.state_dict()["state"] for silo in play.silos.values()]
+    assert len({float(of[0]["step"]) for of in moments}) == 1  # of the last two parts
 
 
 @pytest.mark.parametrize(("secure", "says"), [(False, "at least one silo.*Resume"), (True, "At least 3 silos")])

@@ -53,7 +53,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def unbound(patched: pytest.MonkeyPatch) -> None:
     """As if masks, and silos, did not mind what others were told."""
     real = Masker.mask_words
-    patched.setattr(Masker, "mask_words", lambda masker, words, number, told=b"": real(masker, words, number))
+    patched.setattr(Masker, "mask_words", lambda masker, words, number, told: real(masker, words, number, b""))
     patched.setattr(RowsSilo, "_checked_cells", lambda silo, ask: b"")
 
 
@@ -198,7 +198,7 @@ def test_what_is_summed_before_tables_is_the_same_for_all(kind: Any, small: pyte
     """Else masks are others: of the silo that was told something else nothing is read, nor of the rest."""
     bound, real = dict[int, dict[str, bytes]](), Masker.mask_words
 
-    def mask_words(masker: Masker, words: Any, number: int, told: bytes = b"") -> Any:
+    def mask_words(masker: Masker, words: Any, number: int, told: bytes) -> Any:
         bound.setdefault(number, {})[masker._seat.name] = told
         return real(masker, words, number, told)
 
@@ -213,6 +213,23 @@ def test_what_is_summed_before_tables_is_the_same_for_all(kind: Any, small: pyte
         RowsPlay(silos_with_rows(), change=change).drive(small)
     assert all(len(set(bound[before].values())) == 1 and all(bound[before].values()) for before in range(number))
     assert bound[number]["bank"] == bound[number]["gym"] != bound[number]["club"]
+
+
+def test_other_columns_in_the_first_sum_change_masks_of_all_later_ones(small: pytest.MonkeyPatch) -> None:
+    """A coordinator needs no first sum to go on: what a silo takes columns for in later ones is from its ask."""
+    bound, real = dict[int, dict[str, bytes]](), Masker.mask_words
+
+    def mask_words(masker: Masker, words: Any, number: int, told: bytes) -> Any:
+        bound.setdefault(number, {})[masker._seat.name] = told
+        return real(masker, words, number, b"")
+
+    def change(name: str, ask: Message) -> Message:
+        return other_cells_first(ask) if isinstance(ask, marginals.SumCells) and name == "club" else ask
+
+    small.setattr(Masker, "mask_words", mask_words)
+    RowsPlay(silos_with_rows(), change=change).drive(small)
+    assert len(bound) > 3
+    assert all(of["bank"] == of["gym"] != of["club"] for of in bound.values())
 
 
 def test_masks_cancel_between_silos_that_were_told_the_same() -> None:

@@ -45,10 +45,16 @@ def about(number: int, threshold: int, silos: Sequence[str], keys: Sequence[byte
 
 
 def pair_seed(private: bytes, public: bytes, of_round: bytes) -> bytes:
-    return sealed.hkdf(sealed.x25519(private, public), framed(b"silosynth masks 1", b"pair", of_round))
+    return sealed.hkdf(sealed.x25519(private, public), framed(b"silosynth masks 2", b"pair", of_round))
 
 
-def masked(name: str, numbers: Sequence[float], weight: float, seed: bytes, private: bytes, table: tuple) -> list[int]:
+def told_seed(pair: bytes, told: bytes) -> bytes:
+    return sealed.hkdf(pair, framed(b"silosynth masks 2", b"told", told))
+
+
+def masked(
+    name: str, numbers: Sequence[float], weight: float, seed: bytes, private: bytes, table: tuple, told: bytes
+) -> list[int]:
     """What a silo sends: modulo 2⁶⁴, as signed numbers. ``table`` is number, threshold, silos, keys."""
     *_, silos, keys = table
     words = [fixed(x * weight) for x in numbers] + [fixed(weight)]
@@ -56,7 +62,7 @@ def masked(name: str, numbers: Sequence[float], weight: float, seed: bytes, priv
     for other, key in zip(silos, keys, strict=True):
         if other != name:
             sign = 1 if silos.index(name) < silos.index(other) else -1
-            masks.append((sign, pair_seed(private, key, about(*table))))
+            masks.append((sign, told_seed(pair_seed(private, key, about(*table)), told)))
     for sign, of in masks:
         words = [(word + sign * mask) % WORD for word, mask in zip(words, keystream(of, len(words)), strict=True)]
     return [word - WORD if word >= WORD // 2 else word for word in words]

@@ -21,6 +21,9 @@ Lost = Callable[[str, Message], bool]
 Meddle = Callable[[str, Message], Message]
 
 
+TOLD = b"what all silos were told"
+
+
 class Train(Message):
     """What an algorithm would ask."""
 
@@ -37,7 +40,7 @@ class Silo:
         if (reply := self.masker.answer(ask)) is not None:
             return reply
         assert isinstance(ask, Train)
-        return self.masker.mask(self.update, self.weight, ask.number)
+        return self.masker.mask(self.update, self.weight, ask.number, TOLD)
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ def play(
     ``meddle`` alters asks in transit, ``answered`` replies.
     """
     width = len(next(iter(parties.values())).update)
-    talk = secure_sum({name: Train(number) for name in parties}, number, width, least, colluding)
+    talk = secure_sum({name: Train(number) for name in parties}, number, width, least, colluding, TOLD)
     asks: list[tuple[str, Message]] = []
     given: list[tuple[str, Message]] = []
     replies: dict[str, Message] = {}
@@ -118,7 +121,7 @@ def sums(parties: Mapping[str, Silo], among: tuple[str, ...]) -> tuple[dict[str,
 
 def until(kind: type[Message], parties: Mapping[str, Silo], number: int = 0) -> Mapping[str, Message]:
     """An honest round up to asks of this kind, which are returned and not yet delivered."""
-    talk = secure_sum({name: Train(number) for name in parties}, number, 5)
+    talk = secure_sum({name: Train(number) for name in parties}, number, 5, told=TOLD)
     step = next(talk)
     while True:
         assert isinstance(step, Exchange)

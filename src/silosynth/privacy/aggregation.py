@@ -26,6 +26,8 @@ that are needed. What is guaranteed:
 - A coordinator that deviates as it likes, together with c silos, learns one sum that a silo's update is part of, over
   ``least`` or more silos. Only one: a silo confirms one list, a list opens with t tags, and no two lists can get them.
   A silo that was taken for lost and replies after all (it was late, or the coordinator lied) keeps its update hidden.
+- Masks of a pair of silos hang on what each was told, as the algorithm gives it to `Masker.mask`. So a sum opens only
+  if all were told the same, and else gives random words: no silo's numbers can be made to mean something else.
 - A coordinator that follows the protocol, together with t - 1 silos, learns the sum of the others' updates.
 - Silos without the coordinator learn nothing.
 - A silo uses the keys of its own roster (`Seat`). Shares are sealed for one list of the round's keys, so that envelopes
@@ -39,6 +41,7 @@ What is not guaranteed:
 - **Sums themselves are not private**: they carry no noise and no differential privacy. A coordinator that has the same
   model trained in two rounds, once without a silo, subtracts; so does one that sends silos back to a checkpoint and
   leaves one out. A silo masks once per round number; that updates of two rounds differ is up to the algorithm.
+- So are weights, and what all silos are told alike: a model can be made such that few rows change it.
 - Anyone who takes part can spoil a sum. It is noticed if the result is far out of range.
 
 Differences from the paper: signatures of the consistency check are tags for each reader, with keys that are dealt with
@@ -60,7 +63,7 @@ from torch import Tensor
 from silosynth.core.conversation import Conversation, Exchange, Replies, expect_one
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, Release
-from silosynth.privacy.masks import SHARE, Words, add_mask, join, pair_seed, public_key, to_numbers, weights
+from silosynth.privacy.masks import SHARE, Words, add_mask, join, pair_seed, public_key, to_numbers, told_seed, weights
 from silosynth.privacy.sealed import Envelope, framed
 
 LEAST = 3
@@ -186,7 +189,7 @@ class WeightedSum:
 
 
 def secure_sum(
-    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
+    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0, told: bytes = b""
 ) -> Conversation[WeightedSum]:
     """The weighted sum of the silos' updates; silos that do not reply at some step are left out.
 
@@ -197,18 +200,20 @@ def secure_sum(
         width: W, how many numbers an update has.
         least: fewest silos in a sum.
         colluding: silos that may collude with the coordinator. Silos refuse values below their own.
+        told: what all silos mask with (`Masker.mask_words`), by which masks with lost silos are rebuilt. Sums over all
+            silos need none.
 
     Raises:
         ConfigError: see `check_policy`.
         ProtocolError: too few silos are left; or one answers something else.
     """
-    words, arrived = yield from secure_words(asks, number, width + 1, least, colluding)
+    words, arrived = yield from secure_words(asks, number, width + 1, least, colluding, told)
     numbers = to_numbers(words, len(arrived))
     return WeightedSum(numbers[:-1], float(numbers[-1]), arrived)
 
 
 def secure_words(
-    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0
+    asks: Mapping[str, Message], number: int, width: int, least: int = LEAST, colluding: int = 0, told: bytes = b""
 ) -> Conversation[tuple[Words, tuple[str, ...]]]:
     """The sum of the silos' words modulo 2⁶⁴, (W,), which they reply with by `Masker.mask_words`; and whose.
 
@@ -222,7 +227,7 @@ def secure_words(
     arrived = _present(members.silos, delivered, max(least, members.threshold), "deliver an update")
     tags = yield from _confirmed(members, arrived)
     shares = yield from _revealed(members, arrived, tags)
-    _unmask(words, members, arrived, shares)
+    _unmask(words, members, arrived, shares, told)
     return words, arrived
 
 
@@ -278,7 +283,7 @@ def _revealed(
 
 
 def _unmask(
-    words: Words, members: RoundMembers, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]]
+    words: Words, members: RoundMembers, arrived: Sequence[str], shares: Mapping[int, tuple[bytes, ...]], told: bytes
 ) -> None:
     """Take what masks are left out of the sum, in place: those of own seeds, and those with silos that are missing."""
     weight_of, digest = weights(list(shares)), members.digest()
@@ -291,7 +296,8 @@ def _unmask(
             raise ProtocolError(f"Shares of the key of silo {silo!r} give that key", "another", _NEXT)
         for other in arrived:
             theirs = members.silos.index(other)
-            add_mask(words, pair_seed(secret, members.keys[theirs], digest), 1 if theirs > place else -1)
+            seed = told_seed(pair_seed(secret, members.keys[theirs], digest), told)
+            add_mask(words, seed, 1 if theirs > place else -1)
 
 
 def _ask(asks: Mapping[str, Message]) -> Exchange:

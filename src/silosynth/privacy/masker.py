@@ -17,7 +17,7 @@ from silosynth.core.conversation import KEY_BYTES, State
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Struct, wire_name
 from silosynth.privacy import aggregation
-from silosynth.privacy.masks import SECRET, SHARE, Words, add_mask, pair_seed, public_key, split, to_words
+from silosynth.privacy.masks import SECRET, SHARE, Words, add_mask, pair_seed, public_key, split, to_words, told_seed
 from silosynth.privacy.sealed import Envelope, Seat, derive, framed
 
 _LABEL = "silosynth masker 1"
@@ -89,26 +89,27 @@ class Masker:
             case _:
                 return None
 
-    def mask(self, update_W: Tensor, weight: float, number: int) -> aggregation.Masked:
+    def mask(self, update_W: Tensor, weight: float, number: int, told: bytes) -> aggregation.Masked:
         """weight · update and the weight, masked for the round of this number.
 
         Args:
             update_W: floating-point numbers.
             weight: above zero, such as the silo's share of rows.
             number: the round's, as the algorithm's own ask has it.
+            told: see `mask_words`.
 
         Raises:
             ProtocolError: the round is not at this point, or this silo masked for it already; the weight or a number is
                 not finite or too large, see `silosynth.privacy.masks.to_words`.
         """
         self._at(number, "ready")
-        return self.mask_words(to_words(update_W, weight, self._seat.name), number)
+        return self.mask_words(to_words(update_W, weight, self._seat.name), number, told)
 
-    def mask_words(self, words: Words, number: int, told: bytes = b"") -> aggregation.Masked:
+    def mask_words(self, words: Words, number: int, told: bytes) -> aggregation.Masked:
         """Words of 64 bits, (W,), masked for the round of this number; they change in place.
 
-        ``told`` is a hash of what the silo was told to count (`told`): masks depend on it, and cancel only between
-        silos that were told the same. It is for sums over all silos, as masks of one that is lost could not be rebuilt.
+        ``told`` is a hash of all that decides what a word means (`told`): masks depend on it, and cancel only between
+        silos that were told the same.
 
         Raises:
             ProtocolError: the round is not at this point, or this silo masked for it already.
@@ -118,8 +119,7 @@ class Masker:
         add_mask(words, now.seed, 1)
         silos = now.members_now().silos
         for other, pair in now.pairs.items():
-            seed = derive(pair, framed(_LABEL, "told", told)) if told else pair
-            add_mask(words, seed, 1 if silos.index(self._seat.name) < silos.index(other) else -1)
+            add_mask(words, told_seed(pair, told), 1 if silos.index(self._seat.name) < silos.index(other) else -1)
         return aggregation.Masked(torch.from_numpy(words.view("int64")))
 
     def state(self) -> State:

@@ -35,7 +35,7 @@ Words = npt.NDArray[np.uint64]
 
 FRACTION = 29  # bits behind the point
 BOUND = 2.0**20
-_LABEL = "silosynth masks 1"
+_LABEL = "silosynth masks 2"
 _STEP = 1 << 15  # words at a time: what fits into a processor's cache
 _ZEROS = memoryview(bytes(8 * _STEP))
 
@@ -120,6 +120,11 @@ def pair_seed(private: bytes, public: bytes, digest: bytes) -> bytes:
             "Keys of a round are 32 bytes and not of low order", "another", "It was altered: start the round again."
         ) from None
     return derive(shared, framed(_LABEL, "pair", digest))
+
+
+def told_seed(pair: bytes, told: bytes) -> bytes:
+    """What a pair's masks are made of where the silo was told this (`silosynth.privacy.masker.told`)."""
+    return derive(pair, framed(_LABEL, "told", told))
 
 
 PRIME = 2**256 + 297

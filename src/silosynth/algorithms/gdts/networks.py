@@ -9,6 +9,7 @@ Shapes: N rows, C columns with levels, S scores, K levels, W numbers of a model,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,12 +21,14 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 
 from silosynth.algorithms.gdts.options import GDTSConfig
+from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams
 from silosynth.encoders.federated import Merged
 from silosynth.models import ctgan, latent_table, training
 from silosynth.models.encoded import EncodedRows, TableModel
 
 Floats = NDArray[np.float64]
+_ROUNDING = 1e-9  # of weights, relative
 SHARPNESS = 10.0  # a silo that differs by the whole range of distances weighs exp(-10) times as much
 
 
@@ -121,6 +124,26 @@ RULES: Mapping[str, Callable[[Sequence[Merged], Floats], Floats]] = {
     "rows": lambda columns, share_P: share_P,
     "equal": lambda columns, share_P: np.ones_like(share_P),
 }
+
+
+def check_weight(rule: str, weight: float, share: float, silos: int) -> None:
+    """Check a silo's weight by its share of all rows, as far as the rule lets it: "sharp" goes by what others sent.
+
+    Raises:
+        ProtocolError: the rule gives no such weight.
+    """
+    least, most = {
+        "rows": (share, share),
+        "equal": (1 / silos, 1 / silos),
+        "paper": (1 / (1 + math.e * (silos - 1)), math.e / (math.e + silos - 1)),
+        "sharp": (0.0, 1.0),
+    }[rule]
+    if not least * (1 - _ROUNDING) <= weight <= most * (1 + _ROUNDING):
+        raise ProtocolError(
+            f"By weights = {rule!r} a silo counts from {least:.6g} to {most:.6g} in a sum of models",
+            f"{weight:.6g}",
+            "The coordinator altered it: do not trust this coordinator.",
+        )
 
 
 def _distances(column: Merged, other: int | None) -> Floats:

@@ -21,7 +21,8 @@ Readings, and deviations, each an option:
   from the average.
 * A round asks ``participation`` of the silos and goes on without those that get lost, or are away by lot
   (``absence``); the weights of those that reply are scaled to sum 1. Whoever comes back starts from the average like
-  all others. Before training, and in mode "md", every silo is needed.
+  all others. With ``secure`` all silos of the round then make their models anew, without Adam's moments.
+  Before training, and in mode "md", every silo is needed.
 * ``weights`` = "paper" are figure 4's, "sharp" ours. The average models a mixture of the silos' rows in these
   proportions; conditions are drawn by the frequencies of that mixture.
 * ``generator`` = "diffusion" is ours: SiloFuse's autoencoder and flow, averaged round by round.
@@ -39,7 +40,9 @@ Who learns what:
 * other silos: encoders merged from all, and the total row count; the average; in mode "md" synthetic rows and each
   other's critics, one after the other.
 
-With ``secure`` the coordinator still chooses weights: where they differ greatly, a sum is nearly one silo's model.
+With ``secure`` a sum opens only if all its silos were told the same since their models began (`Heard`): columns, and
+every part's weights. A silo checks its weight in the sum where ``weights`` is "rows", "equal" or "paper". Where it is
+"sharp" the coordinator still chooses: where weights differ greatly, a sum is nearly one silo's model.
 
 Noise covers what the ledger lists with its events, and nothing else: no epsilon holds for the model.
 
@@ -49,8 +52,8 @@ Shapes: P silos, W numbers of a model, B rows of a batch, E critic steps, C colu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,7 @@ from silosynth.models.gan import ConditionLaw
 from silosynth.models.training import RunningMean
 from silosynth.privacy.aggregation import LEAST, TOGETHER, secure_sum
 from silosynth.privacy.events import Event
+from silosynth.privacy.masker import told
 from silosynth.privacy.sealed import Envelope
 
 REPORTS = 200  # times that mode "md" reports progress, and can be resumed from
@@ -120,11 +124,21 @@ class TakeEncoders(Message, release=Release.MERGED, common=True):
     rows: Rows[int]
 
 
+class AskBack(Message):
+    """Coordinator: part ``part`` begins, and you have missed an earlier one. Are you there?"""
+
+    part: int
+
+
 class TrainPart(Message, release=Release.AVERAGE):
-    """Coordinator: train part ``part`` from these weights (W,), which include those that earlier parts trained."""
+    """Coordinator: train part ``part`` from these weights (W,), which include those that earlier parts trained.
+
+    With ``anew``, keep nothing else of earlier parts.
+    """
 
     part: int
     weights_W: Tensor
+    anew: bool = False
 
 
 class SendWeights(Message):
@@ -212,6 +226,10 @@ class MergedColumns:
         counts_K: Tensor = (weight_P * rows_P.sum() / rows_P) @ self.counts_PK.double()
         return counts_K.ceil().long()  # no level is forgotten
 
+    def encoded(self) -> TakeEncoders:
+        """What all silos are told of columns."""
+        return TakeEncoders(self.encoders, sum(self.rows))
+
     def state(self) -> State:
         """In storable form."""
         encoders = stored(self.encoders)
@@ -221,6 +239,30 @@ class MergedColumns:
     def restored(cls, state: State) -> MergedColumns:
         """What `state` stored."""
         return cls(restored(state["encoders"]), state["counts"], state["rows"], state["weights"])
+
+
+@dataclass
+class Heard:
+    """What silos of secure sums were told that their models depend on; masks hang on it.
+
+    Attributes:
+        start, told: hashes of what they were told before training, and by now.
+        silos: those that were told all of it. A sum with another one begins anew, for what a model keeps of parts that
+            others missed, such as Adam's moments, would tell it from theirs.
+    """
+
+    start: bytes
+    told: bytes
+    silos: tuple[str, ...]
+
+    def add(self, ask: TrainPart, silos: Iterable[str]) -> None:
+        """These silos trained a part."""
+        self.told, self.silos = heard(self.start, self.told, ask), tuple(silos)
+
+
+def heard(start: bytes, before: bytes, ask: TrainPart) -> bytes:
+    """A hash of what a silo was told, with this ask."""
+    return told(start if ask.anew else before, ask)
 
 
 def coordinate(
@@ -233,7 +275,8 @@ def coordinate(
         )
     if state is None:
         merged = yield from _begin(roster, config, streams)
-        state = {**merged.state(), "round": 0, "model": None}
+        start = told(merged.encoded())
+        state = {**merged.state(), "round": 0, "model": None, "heard": (start, start, roster.parties)}
     merged = MergedColumns.restored(state)
     model = merged.model(config, streams, device)
     if model is not None:
@@ -242,7 +285,7 @@ def coordinate(
         train = _train_fl if config.mode == "fl" else _train_md
         yield from train(roster, config, merged, model, streams, state)
         state = {**state, "model": model.state(training=False)}
-    return {name: value for name, value in state.items() if name != "round"}
+    return {name: value for name, value in state.items() if name not in ("round", "heard")}
 
 
 def synthesise(
@@ -272,9 +315,11 @@ def _begin(roster: Roster, config: GDTSConfig, streams: Streams) -> Conversation
     rule = config.weights if config.mode == "fl" else "equal"  # in mode "md" all silos teach the generator alike
     weights = silo_weights(rule, columns, rows)
     encoders = tuple(column.encoder for column in columns)
-    expect((yield roster.everyone(TakeEncoders(encoders, sum(rows)))), Done)
     counts = [column.counts for column in columns if column.encoder.width > 1]
-    return MergedColumns(encoders, torch.cat([torch.zeros(len(rows), 0, dtype=torch.int64), *counts], 1), rows, weights)
+    counts_PK = torch.cat([torch.zeros(len(rows), 0, dtype=torch.int64), *counts], 1)
+    merged = MergedColumns(encoders, counts_PK, rows, weights)
+    expect((yield roster.everyone(merged.encoded())), Done)
+    return merged
 
 
 def _summaries(roster: Roster, schema: Schema) -> Conversation[tuple[dict[str, list[Summary]], list[int]]]:
@@ -304,11 +349,13 @@ def _train_fl(
     roster: Roster, config: GDTSConfig, merged: MergedColumns, model: LocalModel, streams: Streams, state: State
 ) -> Conversation[None]:
     """Silos train, the coordinator averages, ``rounds`` times."""
+    noted = Heard(*state["heard"])
     for number in range(state["round"], config.rounds):
         yield Progress("federated rounds", number, config.rounds)
-        yield Checkpoint({**state, "round": number, "model": model.state(training=True)})
+        now = {"round": number, "model": model.state(training=True), "heard": astuple(noted)}
+        yield Checkpoint({**state, **now})
         active = _active(roster, config, streams.child("round", number).numpy())
-        yield from _round(active, dict(zip(roster, merged.weights, strict=True)), model, number, config)
+        yield from _round(active, dict(zip(roster, merged.weights, strict=True)), model, number, config, noted)
     yield Progress("federated rounds", config.rounds, config.rounds)
 
 
@@ -323,19 +370,32 @@ def _active(roster: Roster, config: GDTSConfig, rng: np.random.Generator) -> lis
 
 
 def _round(
-    active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig
+    active: Sequence[str], weight: dict[str, float], model: LocalModel, number: int, config: GDTSConfig, noted: Heard
 ) -> Conversation[None]:
     """One round: all train, then send their weights, each alone or in a sum. Silos that get lost are left out."""
-    networks = model.networks(number, config.rounds)
-    width, ask = len(weights_of(networks)), TrainPart(number, weights_of(model.given(number, config.rounds)))
+    networks, anew = model.networks(number, config.rounds), False
+    if config.secure:
+        active, anew = yield from _present_again(active, noted.silos, number)
+    width, ask = len(weights_of(networks)), TrainPart(number, weights_of(model.given(number, config.rounds)), anew)
     trained = yield Exchange(dict.fromkeys(active, ask), missing=True)
     expect(trained, Done)
     asks = {silo: SendWeights(number, weight[silo]) for silo in trained}
     if config.secure:
-        mean_W = (yield from secure_sum(asks, number, width)).mean()
+        noted.add(ask, trained)
+        mean_W = (yield from secure_sum(asks, number, width, told=noted.told)).mean()
     else:
         mean_W = yield from averaged(asks, width)
     put_weights(networks, mean_W.float())
+
+
+def _present_again(
+    active: Sequence[str], heard_all: Sequence[str], number: int
+) -> Conversation[tuple[list[str], bool]]:
+    """The silos of a round without those that missed an earlier one and are still away, and whether some are back."""
+    missed = [silo for silo in active if silo not in heard_all]
+    back = (yield Exchange({silo: AskBack(number) for silo in missed}, missing=True)) if missed else {}
+    expect(back, Done)
+    return [silo for silo in active if silo in heard_all or silo in back], bool(back)
 
 
 def averaged(asks: dict[str, SendWeights], width: int) -> Conversation[Tensor]:

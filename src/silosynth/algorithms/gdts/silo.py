@@ -49,6 +49,8 @@ class GDTSSilo(ColumnParty):
         self.encoders: gdts.TakeEncoders | None = None
         self.model: networks.LocalModel | None = None
         self.masker = masker.Masker(self.seat)
+        self.start = self.told = b""  # hashes of what it was told before training, and by now: see `gdts.Heard`
+        self.rows, self.share = 0, 0.0  # as it said, with noise; and of all rows
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
         if not training:  # the coordinator samples alone
@@ -56,7 +58,8 @@ class GDTSSilo(ColumnParty):
         begins = (*once(gdts.Describe, gdts.Summarise), *maybe(gdts.Summarise), *once(gdts.TakeEncoders))
         if self.config.mode == "md":
             return (*begins, *often(gdts.TeachCritic, gdts.SealCritic, gdts.TakeCritic, by="step"))
-        return (*begins, *often(gdts.TrainPart, gdts.SendWeights, *masker.ASKS * self.config.secure, by="part"))
+        secure = (gdts.AskBack, *masker.ASKS) * self.config.secure
+        return (*begins, *often(gdts.TrainPart, gdts.SendWeights, *secure, by="part"))
 
     def _answer(self, ask: Message) -> Message:
         reply = self.masker.answer(ask)
@@ -69,6 +72,8 @@ class GDTSSilo(ColumnParty):
                 return self._summarise(ask)
             case gdts.TakeEncoders():
                 self._take_encoders(ask)
+            case gdts.AskBack():
+                pass
             case gdts.TrainPart():
                 self._train_part(ask)
             case gdts.SendWeights():
@@ -98,25 +103,40 @@ class GDTSSilo(ColumnParty):
         check_agreed(self.columns.schema.select(self.columns.table.names), ask.schema)
         part, summaries = ("categories", categories) if self.agreed is None else ("numbers", numbers)
         self.agreed, self.columns.table = ask.schema, self.columns.table.select(ask.schema.names)
-        return summaries(self.columns.table, ask.schema, self.config, self.streams.child("summaries", part))
+        summarised = summaries(self.columns.table, ask.schema, self.config, self.streams.child("summaries", part))
+        self.rows = self.rows or summarised.rows
+        return summarised
 
     def _take_encoders(self, ask: gdts.TakeEncoders) -> None:
         """Step 3: encode, and make a model. Its first weights come with the first round."""
         self.encoders, self.columns.encoders = ask, ask.encoders
+        self.start = self.told = masker.told(ask)
+        self.share = self.rows / max(1, ask.rows)
+        self._make_model(ask)
+
+    def _make_model(self, ask: gdts.TakeEncoders) -> None:
+        """A fresh one."""
         rows = encoded_rows(ask.encoders, self.columns.encode(), self.device)
         self.model = networks.make_model(self.config, rows, ask.rows, self.streams.child("model"), self.device)
 
     # Mode "fl".
 
     def _train_part(self, ask: gdts.TrainPart) -> None:
+        if ask.anew and self.encoders is not None:
+            self._make_model(self.encoders)
         config, model = self._training(ask)
+        if config.secure:
+            self.told = gdts.heard(self.start, self.told, ask)
         networks.put_weights(model.given(ask.part, config.rounds), ask.weights_W)
         model.train(ask.part, config.rounds)
 
     def _send_weights(self, ask: gdts.SendWeights) -> Message:
         config, model = self._training(ask)
         weights_W = networks.weights_of(model.networks(ask.part, config.rounds))
-        return self.masker.mask(weights_W, ask.weight, ask.part) if config.secure else gdts.LocalWeights(weights_W)
+        if not config.secure:
+            return gdts.LocalWeights(weights_W)
+        networks.check_weight(config.weights, ask.weight, self.share, len(self.seat.roster))
+        return self.masker.mask(weights_W, ask.weight, ask.part, self.told)
 
     # Mode "md".
 
@@ -152,6 +172,8 @@ class GDTSSilo(ColumnParty):
             "prepared": None if self.encoders is None else to_state(self.encoders),
             "model": None if self.model is None else self.model.state(training=True),
             "masker": self.masker.state(),
+            "told": self.told,
+            "rows": self.rows,
         }
 
     def _restore(self, state: State) -> None:
@@ -161,10 +183,12 @@ class GDTSSilo(ColumnParty):
         if state["agreed"] is not None:
             self.agreed = from_state(Schema, state["agreed"])
             self.columns.table = self.columns.table.select(self.agreed.names)
+        self.rows = state["rows"]
         if state["prepared"] is None:
             return
         self.masker.restore(state["masker"])
         self._take_encoders(from_state(gdts.TakeEncoders, state["prepared"]))
+        self.told = state["told"]
         if self.model is not None:
             self.model.restore(state["model"])
 

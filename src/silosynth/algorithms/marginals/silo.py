@@ -34,6 +34,7 @@ from silosynth.privacy import masker
 from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
 from silosynth.privacy.events import Event
 from silosynth.privacy.masker import told
+from silosynth.privacy.masks import Words
 
 REDRAWS = 20  # of values that do not fulfil conditions; the remaining rows are thrown away
 _LEVELS = "str"  # dtype of columns that are counted
@@ -461,7 +462,7 @@ class RowsSilo(MarginalsSilo):
             column = self.columns.table[declared.name] if held else summed.blank(declared)
             words.append(summed.name_words(column, places, self._names_key))
         named_as = marginals.ExactNames if plan is None else marginals.NoisedNames
-        return named_as(self._masker.mask_words(np.concatenate(words), ask.number, told(ask)).words)
+        return named_as(self._masked(np.concatenate(words), ask))
 
     def _sum_bins(self, ask: marginals.SumBins) -> Message:
         agreed, own = self._agreed, self._held_of(self._agreed)
@@ -475,7 +476,7 @@ class RowsSilo(MarginalsSilo):
         plan, counts = self._plan, [one.counts.numpy() for one in cells]
         if plan is None:
             words = np.concatenate(counts).view(np.uint64)
-            return marginals.ExactCells(self._masker.mask_words(words, ask.number, told(ask)).words)
+            return marginals.ExactCells(self._masked(words, ask))
         rng, parts = self.streams.child("sums", repr(ask)).noise(), len(self.seat.roster) - 1
         noises, events = [private.column_noise(plan, one.factor) for one in cells], []
         for one, noise in zip(cells, noises, strict=True):
@@ -483,7 +484,11 @@ class RowsSilo(MarginalsSilo):
             events.append(replace(event, scope="all", times=one.times, delta=plan.names * one.names / one.times))
         self.events += events
         words = np.concatenate(opening.with_parts(counts, noises, parts, [rng] * len(noises))).view(np.uint64)
-        return marginals.NoisedCells(self._masker.mask_words(words, ask.number, told(ask)).words, tuple(events))
+        return marginals.NoisedCells(self._masked(words, ask), tuple(events))
+
+    def _masked(self, words: Words, ask: marginals.SumCells | marginals.SumNames | marginals.SumBins) -> Tensor:
+        """By what silos were told here, and of the columns that it is about."""
+        return self._masker.mask_words(words, ask.number, told(ask, self._agreed)).words
 
     @property
     def _agreed(self) -> Schema:
@@ -516,7 +521,7 @@ class RowsSilo(MarginalsSilo):
     def _checked_cells(self, ask: marginals.TakeAttributes) -> bytes:
         """A hash of what all silos are told of cells; in groups, once this silo's are what all are committed to."""
         if not self.config.silo_groups:
-            return told(ask)
+            return told(ask, self._agreed)
         names, commitments, salts = self._agreed.names, getattr(ask, "commitments", ()), getattr(ask, "salts", ())
         alike = len(commitments) == len(names) and len(salts) == len(ask.encoders) and all(
             len(salt) == marginals.SALT
@@ -525,7 +530,7 @@ class RowsSilo(MarginalsSilo):
         )  # fmt: skip
         if not alike:
             raise self._refusal("takes attributes that are committed to, alike in all groups", "others")
-        return told(*commitments)
+        return told(self._agreed, *commitments)
 
     def _check_request(self, request: CountRequest) -> None:
         """Check that what is counted follows from the options and from the attributes."""
