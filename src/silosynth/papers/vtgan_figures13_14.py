@@ -69,6 +69,6 @@ def attacked(job: SettingJob, data: tables.TableSplit, synthetic: pd.DataFrame) 
 
 EXPERIMENT = settings.comparison(
     "budgets", "A membership attack and utility by epsilon (VT-GAN, figures 13 and 14)", jobs, LEGEND,
-    ({**settings.KEPT[0], "tables": ("cardio",), "rows": 3000, "epochs": 2},), also=attacked,
+    ({**settings.KEPT[0], "tables": ("cardio",), "rows": 6000, "epochs": 2},), also=attacked,
     pictures=partial(settings.pictures, x="epsilon", averaged=False),
 )  # fmt: skip
