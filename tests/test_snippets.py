@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -285,6 +286,25 @@ def test_what_readme_says_of_peers_is_what_is_on_record() -> None:
                 assert number == pytest.approx(record[name], abs=0.6 * 10**-digits), (record["generator"], name)
     told = {(record["table"], titles.get(record["generator"])) for record in kept}
     assert {tuple(title.split(": ")) for title in shown if title} - told == set()
+
+
+def test_what_the_page_of_marginals_says_of_central_ones_is_what_is_on_record() -> None:
+    kept = json.loads((ROOT / "benchmarks/results/marginals_beside_central.json").read_text())["rows"]
+    record = {(row["table"], row["algorithm"], row["epsilon"]): row for row in kept}
+    page = (ROOT / "docs/algorithms/marginals.md").read_text(encoding="utf-8")
+    lines = page.split("| table | epsilon | seeds |")[1].split("\n\n")[0].splitlines()[2:]
+    titles = {"Adult": "adult", "NSL-KDD": "intrusion_nsl_kdd_20pct", "covertype": "covertype_50k"}
+    table, shown = "", 0
+    for title, epsilon, _, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
+        table = titles.get(title, title) or table
+        algorithms = ("aim", "central aim", "mst", "central mst")
+        for cell, (name, algorithm) in zip(cells, itertools.product(("pairs %", "AUC"), algorithms), strict=True):
+            row = record.get((table, algorithm, float(epsilon)))
+            assert bool(cell) == (row is not None), (table, epsilon, algorithm)
+            if row is not None:
+                same_figures([cell if cell[0] != "." else f"0{cell}"], [row[name]])
+                shown += 1
+    assert shown == 2 * len(kept)
 
 
 def test_shown_text_is_compared_with_what_is_printed() -> None:

@@ -130,7 +130,7 @@ def test_correlations_across_five_silos_are_further_off_than_across_two() -> Non
 
 
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
-    rows = registry.kept_rows("vflgan_figure7")
+    rows = [row for row in registry.kept_rows("vflgan_figure7") if not row["epsilon"]]
     for seed in {row["seed"] for row in rows}:
         ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in rows if row["seed"] == seed}
         assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3

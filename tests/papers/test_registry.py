@@ -109,7 +109,7 @@ def test_show_has_command_sizes_deviations_and_the_kept_tables() -> None:
     kept = (registry.RESULTS / "silofuse_tables3_4.md").read_text("utf-8")
     assert entry.command is not None
     assert all(part in shown for part in (entry.shows, entry.sizes, entry.command, entry.deviates, kept))
-    assert said("show", entry.name)["kept"][0]["sizes"].startswith("8 results, tables abalone, cardio")
+    assert said("show", entry.name)["kept"][0]["sizes"].startswith("31 results, tables abalone, cardio")
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

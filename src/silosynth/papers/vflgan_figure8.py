@@ -166,8 +166,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
-    """Links to the images that lie beside the page."""
-    names = dict.fromkeys(picture(row["mechanism"], row["seed"]) for row in rows)
+    """Links to the images of the first seed that lie beside the page."""
+    first = min((row["seed"] for row in rows), default=0)
+    names = dict.fromkeys(picture(row["mechanism"], first) for row in rows if row["seed"] == first)
     return [f"![{name}]({name})" for name in names]
 
 

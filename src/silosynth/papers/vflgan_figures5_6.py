@@ -249,7 +249,8 @@ def _cells(row: Row) -> list[str]:
 
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
-    """Links to the images that lie beside the page; and curves, where any are kept."""
+    """Links to the images of the first seed that lie beside the page; and curves, where any are kept."""
+    first = min((row["seed"] for row in rows), default=0)
     found = [
         Panel(what, "epoch", {
             f"{row['algorithm']}, seed {row['seed']}": [(look["round"], look[key], 0.0) for look in row["curve"]]
@@ -258,9 +259,8 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
         for key, what in CURVES.items()
     ]  # fmt: skip
     lines = drawings.beside(page, [found], "Figures along trainings") if found[0].settings else []
-    return lines + [
-        f"![{name}]({name})" for name in dict.fromkeys(f"{row['algorithm']}-{row['seed']}.png" for row in rows)
-    ]
+    names = dict.fromkeys(f"{row['algorithm']}-{first}.png" for row in rows if row["seed"] == first)
+    return lines + [f"![{name}]({name})" for name in names]
 
 
 EXPERIMENT = PaperExperiment(
