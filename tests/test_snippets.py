@@ -267,7 +267,8 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
 
 
 def same_figures(cells: list[str], figures: list[float]) -> None:
-    """Whether cells show these figures, to the digits that they have."""
+    """Whether the first cells show these figures, to the digits that they have."""
+    assert len(cells) >= len(figures) > 0, (cells, figures)
     for cell, figure in zip(cells, figures, strict=False):
         (number,) = numbers(cell)
         assert number == pytest.approx(figure, abs=0.6 * 10 ** -len(cell.split()[0].partition(".")[2])), (cells, figure)

@@ -174,7 +174,7 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
 
 EXPERIMENT = PaperExperiment(
     "private-digits", "Digits under differential privacy (VFLGAN, figure 8)", LEGEND, jobs, measure, sections,
-    pictures=pictures, small={"rows": 500, "epochs": 2, "critics": 10}, 
+    pictures=pictures, small={"rows": 500, "epochs": 2, "critics": 10},
     kept=({"rows": 2000, "epochs": 3, "repeats": 3},),
     published={"rows": 10_000, "epochs": 300}, folder=True, example="--mechanism gs-wgan --rows 10000 --epochs 50",
 )  # fmt: skip
