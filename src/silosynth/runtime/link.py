@@ -10,7 +10,9 @@ import ctypes
 import json
 import queue
 import signal
+import sys
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -365,7 +367,7 @@ def _subclasses(root: type[SilosynthError]) -> Iterator[type[SilosynthError]]:
 
 
 T = TypeVar("T")
-_WAIT = 0.5  # seconds; some systems deliver Ctrl-C only between two waits
+_WAIT = 0.5  # seconds; some systems deliver Ctrl-C only between two waits, and an interrupt may have to be repeated
 _PATIENCE = 5.0  # seconds for a computation to notice that it was interrupted
 
 
@@ -489,10 +491,31 @@ class Worker(threading.Thread):
 
 
 def stop_workers(workers: Iterable[Worker]) -> None:
-    """Stop all workers; those that have stopped are left alone."""
-    workers = list(workers)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        if worker.ident is not None and worker is not threading.current_thread():
-            worker.join(_PATIENCE)
+    """Stop all workers; those that have stopped are left alone.
+
+    Python swallows, and reports, what is raised in the finaliser of an object or of a weak reference: an interrupt
+    that comes then is lost, which is no error, and the call is interrupted again.
+    """
+    waited_for = [worker for worker in workers if worker is not threading.current_thread()]
+    end = time.monotonic() + _PATIENCE
+    with _interrupts_unreported():
+        while True:
+            for worker in waited_for:
+                worker.stop()
+            for worker in waited_for:
+                if worker.ident is not None:
+                    worker.join(_WAIT)
+            waited_for = [worker for worker in waited_for if worker.is_alive()]
+            if not waited_for or time.monotonic() > end:
+                return
+
+
+@contextmanager
+def _interrupts_unreported() -> Iterator[None]:
+    """A `Stopped` that Python swallows is not reported."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda ignored: None if ignored.exc_type is Stopped else before(ignored)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
