@@ -112,7 +112,7 @@ def opened_by(play: Play, kind: str) -> int:
     named = [private.full_sets(play.config, 4)[number] for number in play.silos["tax"].named]
     full, single = sum(len(pair) == 2 for pair in named), len(private.single_sets(play.config, 4))
     most = 3 if kind == "mst" else private.most_tables(play.config, play.silos["tax"]._levels)
-    assert (3 if kind == "mst" or not single else 1) <= full <= most and len(named) - full in (0, single)
+    assert (3 if play.config.opens_tree else 1) <= full <= most and len(named) - full in (0, single)
     assert len(named) == full or (kind != "mst" and len(named) <= most)
     return 6 + single + len(named)
 
@@ -263,7 +263,7 @@ def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
     columns = sum(one.columns for one in held)
     pairs = [plan.groups.event("", True, 1e-4)] * math.comb(columns, 2)
     alone = [plan.margins.event("", False, 1e-4)] * len(private.single_sets(config, columns))
-    assert len(alone) == (columns if epsilon <= 1 else 0)
+    assert len(alone) == columns
     total = [*plan.events, *pairs, *alone, *[plan.full.event("", True, 1e-4)] * (columns - 1)]
     assert len(plan.events) == columns + 2  # and numbers of rows
     assert sum(event.delta for event in plan.events) == pytest.approx(0.4 * 1e-4)

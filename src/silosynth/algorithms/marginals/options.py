@@ -16,6 +16,8 @@ _Tables = Annotated[float, Bound("from 1 to 10", lambda times: 1 <= times <= 10)
 _Part = Annotated[float, Bound("from 0 to 1", lambda part: 0 <= part <= 1)]
 _Share = Annotated[float, Bound("above 0 and below 1", lambda share: 0 < share < 1)]
 
+LITTLE = 1.0  # epsilon: up to it noise outweighs most tables of pairs
+
 
 class MarginalsConfig(Struct):
     """All options.
@@ -27,7 +29,7 @@ class MarginalsConfig(Struct):
     bins: _Levels = 24  # of an attribute: its levels, at most; of a number's continuous part
     groups: _Levels = 5  # of an attribute's levels, in the tables by which the tree is selected
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
-    margins: _Share = 0.1  # of the same: what a table of each attribute alone takes, for an epsilon of at most 1
+    margins: _Share = 0.1  # of the same: what a table of each attribute alone takes
     tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
     pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more; grows with an epsilon above 1
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen
@@ -39,6 +41,11 @@ class MarginalsConfig(Struct):
     dp: Target = Target(encoders=0.25)  # that share is of the budget as 1 / variance
     horizontal: bool = False  # whether silos hold different rows of the same columns; as the federation does
     silo_groups: tuple[tuple[str, ...], ...] = field(default=(), repr=False)  # of different rows, divided by columns
+
+    @property
+    def opens_tree(self) -> bool:
+        """Whether the tree's tables open, whatever they tell: in `aim` not where noise outweighs most tables."""
+        return not (self.adaptive and self.dp.private and self.dp.epsilon <= LITTLE)
 
     @property
     def adaptive(self) -> bool:

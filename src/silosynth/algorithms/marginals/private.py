@@ -213,12 +213,8 @@ def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
 
 
 def single_sets(config: MarginalsConfig, attributes: int) -> tuple[tuple[int], ...]:
-    """The sets of one attribute each, whose tables open with those of groups: for an epsilon of at most 1.
-
-    Above that, as without noise, tables of pairs say as much of their attributes.
-    """
-    noisy = config.dp.private and config.dp.epsilon <= 1
-    return tuple((one,) for one in range(attributes)) if noisy and attributes > 2 else ()
+    """The sets of one attribute each, whose tables open with those of groups; exact tables of pairs say all of them."""
+    return tuple((one,) for one in range(attributes)) if config.dp.private and attributes > 2 else ()
 
 
 def full_sets(config: MarginalsConfig, attributes: int) -> tuple[tuple[int, ...], ...]:

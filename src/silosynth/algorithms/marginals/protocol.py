@@ -337,12 +337,12 @@ def _select(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
 def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """The tree's tables, and its model.
 
-    Of AIM with attributes' tables as many, at most: of pairs under rules, as rows are thrown away where these are off;
-    then of those that attributes say least of.
+    Of AIM with an epsilon of at most 1 as many, at most: of pairs under rules, as rows are thrown away where these are
+    off; then of those that attributes say least of.
     """
     edges: list[networks.Attributes] = [tuple(sorted(edge)) for edge in state["edges"]]
     pairs = edges
-    if config.adaptive and state["single"]:
+    if state["single"] and not config.opens_tree:
         state = _fit(config, state, {})
         ruled = [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
         missed = _most_missed(roster, config, state, len(edges))
@@ -385,7 +385,8 @@ def _most_missed(
 def _last_sets(state: State, pairs: tuple[networks.Attributes, ...], left: int) -> tuple[networks.Attributes, ...]:
     """What opens last, where so many tables are left: these pairs; and each attribute, if all fit in.
 
-    Few pairs are worth a table where noise is several times all rows. There margins are most of what is missed.
+    What is left may be much, as few pairs are worth a table where noise is several times all rows, or as the model has
+    no room for more. All pairs gain by exact attributes; one pair's noise is soon small enough.
     """
     alone = tuple(_restored(state["single"]))
     return (*pairs, *alone) if len(pairs) + len(alone) <= left else pairs
