@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from silosynth.papers import curves, registry, settings, silofuse_tables3_4 as nine, silofuse_tables6_7 as privacy
+from silosynth.papers import (
+    curves,
+    registry,
+    settings,
+    silofuse_tables3_4 as nine,
+    silofuse_tables6_7 as privacy,
+    tabvfl_figure5 as latents,
+    tabvfl_figure6 as failures,
+)
 from silosynth.papers.results import deviation
 from silosynth.papers.vflgan_table1 import PAPER, PAPER_NUMBER, means
 
@@ -164,3 +172,44 @@ def test_neither_order_nor_silos_move_a_score_by_more_than_1_1() -> None:
     for key in ("resemblance", "utility"):
         scores = [row[key] for row in rows]
         assert max(scores) - min(scores) < 1.1
+
+
+def test_tabvfl_s_losses() -> None:
+    rows = failures.means(registry.kept_rows("tabvfl_figure6"))
+    tables = {"airline": "airline_satisfaction", "bank": "bank_marketing", "covertype": "covertype_50k",
+              "NSL-KDD": "intrusion_nsl_kdd_20pct"}  # fmt: skip
+    for name, none, *cells, published in lines("docs/algorithms/tabvfl.md", "| | no failures | p = 0.2 | 0.35 | 0.5 |"):
+        first, _, small = name.partition(", ")
+        options = '"finetuning_epochs": 40' if small or first == "airline" else '"patience": 20'
+        own = [row for row in rows if row["table"] == tables[first] and options in row["options"]]
+        assert none == f"{found(own, p=0.0)['paper F1']:.3f}".removeprefix("0"), name
+        for p, cell in zip((0.2, 0.35, 0.5), cells, strict=True):
+            lost = [found(own, p=p, **{"in place": kind})["paper loss"] for kind in failures.IN_PLACE]
+            assert cell == ", ".join(f"{value:.2f}" if value > 0 else "none" for value in lost), (name, p)
+        assert published == ("" if small else ", ".join(f"{v:.2f}" for v in failures.PUBLISHED[tables[first]])), name
+
+
+def test_tabvfl_s_latents() -> None:
+    rows = [row for row in latents.means(registry.kept_rows("tabvfl_figure5")) if '"patience": 20' in row["options"]]
+    heads = {
+        "| F1 | CT | TabVFL | LT | LT, fixed | TabVFL-LE |": ("ct", "tabvfl", "lt", "lt-fixed", "tabvfl-le"),
+        "| F1, ablations |": ("without-pretraining", "", "without-finetuning", ""),
+    }
+    tables = dict(zip(("airline", "bank", "covertype", "NSL-KDD"), latents.TABLES, strict=True))
+    for head, methods in heads.items():
+        for name, *cells in lines("docs/algorithms/tabvfl.md", head):
+            for method, cell in zip(methods, cells, strict=False):
+                if method:
+                    row = found(rows, table=tables[name], method=method, guests=5)
+                    assert cell == "{} ({})".format(*(f"{row[f'{how} F1']:.3f}"[1:] for how in latents.EVALUATIONS)), (
+                        name
+                    )
+
+
+def test_tabvfl_as_published_on_nsl_kdd() -> None:
+    rows = [row for row in registry.kept_rows("tabvfl_figure5") if row["rows"] == 50_000 and row["options"] == "{}"]
+    page = " ".join((ROOT / "docs/algorithms/tabvfl.md").read_text("utf-8").split())
+    five, two = (found(rows, guests=guests) for guests in (5, 2))
+    figures = [f"{row[f'{how} F1']:.3f}"[1:] for row in (five, two) for how in latents.EVALUATIONS]
+    assert "{} ({}) in five guests, where .993 is published, and {} ({}) in two".format(*figures) in page
+    assert max(five["seconds"], two["seconds"]) < 300

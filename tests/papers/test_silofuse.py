@@ -59,7 +59,11 @@ def test_figures_stand_beside_those_of_their_table_and_model() -> None:
 def test_published_figures_are_of_four_silos_with_columns_in_order(
     silos: int, permuted: bool, beside: list[str]
 ) -> None:
-    row = {**NineTablesJob("loan", "fast", 0, silos=silos, permuted=permuted).identity, "training rows": 2, "columns": 2}
+    row = {
+        **NineTablesJob("loan", "fast", 0, silos=silos, permuted=permuted).identity,
+        "training rows": 2,
+        "columns": 2,
+    }
     ((_, heads, (cells,)),) = nine.sections(nine.means([{**row, **dict.fromkeys(nine.AVERAGED, 50.0)}]))
     assert [cell for head, cell in zip(heads, cells, strict=True) if head == "published"] == beside
 
