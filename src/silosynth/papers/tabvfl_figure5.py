@@ -354,7 +354,7 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     own = results.sectioned(ordered, HEADS, _cells, heading)
     heads = ("table", "rows", "method", *(head for name in COMPARED for head in (name, "published")))
     more = {
-        "Ablations, pooled (table 6.1)": [line for row in ordered if (line := _ablation(row, ordered))],
+        "Ablations, pooled (table 6.1)": [line for row in ordered if (line := _ablation(row))],
         "Two guests less five, pooled, in % of five's (tables 6.2 to 6.4)": [
             line for row in ordered if (line := _two_less_five(row, ordered))
         ],
@@ -362,19 +362,10 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     return [*own, *((title, heads, lines) for title, lines in more.items() if lines)]
 
 
-def _alike(row: Row, rows: Sequence[Row], **other: Any) -> Row | None:
-    """The row that differs from this one by what is ``other`` only."""
-    same = ("table", "method", "guests", "preset", "rows", "epochs", "options", "version")
-    wanted = {key: row[key] for key in same} | other
-    return next((found for found in rows if wanted.items() <= found.items()), None)
-
-
-def _ablation(row: Row, rows: Sequence[Row]) -> list[str] | None:
-    """Figures of TabVFL or of an ablation of it in five guests, where there are both."""
+def _ablation(row: Row) -> list[str] | None:
+    """Figures of TabVFL, or of it without a phase, in five guests."""
     published = ABLATIONS[row["table"]].get(row["method"])
-    kinds = [name for name in ABLATIONS[row["table"]] if name != "tabvfl"]
-    others = kinds if row["method"] == "tabvfl" else ["tabvfl"]
-    if published is None or row["guests"] != 5 or all(_alike(row, rows, method=other) is None for other in others):
+    if published is None or row["guests"] != 5:
         return None
     pairs = ((row[f"paper {name}"], value) for name, value in zip(COMPARED, published, strict=True))
     return [*_whose(row), *(f"{value:.3f}" for pair in pairs for value in pair)]
@@ -386,11 +377,12 @@ def _whose(row: Row) -> list[str]:
 
 def _two_less_five(two: Row, rows: Sequence[Row]) -> list[str] | None:
     """How much more two guests' latents are worth than five's, for a row of two guests that has its like."""
-    five = _alike(two, rows, guests=5)
-    if two["guests"] != 2 or two["method"] == "ct" or five is None:
+    alike = ("table", "method", "preset", "rows", "epochs", "options", "version")
+    five = [row for row in rows if row["guests"] == 5 and all(row[key] == two[key] for key in alike)]
+    if two["guests"] != 2 or two["method"] == "ct" or not five:
         return None
     published = DIFFERENCES[two["table"]].get(two["method"], ())
-    more = [100 * (two[f"paper {name}"] / five[f"paper {name}"] - 1) for name in COMPARED]
+    more = [100 * (two[f"paper {name}"] / five[0][f"paper {name}"] - 1) for name in COMPARED]
     beside = [f"{value:.2f}" for value in published] or [""] * len(COMPARED)
     return [*_whose(two), *(c for v, p in zip(more, beside, strict=True) for c in (f"{v:.2f}", p))]
 
