@@ -19,6 +19,7 @@ from silosynth.papers import (
     tabvfl_figure5 as latents,
     tabvfl_figure6 as failures,
 )
+from silosynth.papers.published import RIVALS
 from silosynth.papers.results import deviation
 from silosynth.papers.vflgan_table1 import PAPER, PAPER_NUMBER, means
 
@@ -130,11 +131,28 @@ def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> N
     assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
 
 
-def test_correlations_across_five_silos_are_further_off_than_across_two() -> None:
+def test_of_five_silos_correlations_over_all_pairs_are_further_off_with_one_generator_only() -> None:
     rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
-    lost = {(row["partition"], row["generator"], row["silos"]): row["across-client"] for row in rows}
-    for partition, generator in {key[:2] for key in lost}:
-        assert lost[partition, generator, 5] > lost[partition, generator, 2]
+    for key, grows in (("across-client", 4), ("diff. corr.", 1)):
+        two, five = (
+            {(row["partition"], row["generator"]): row[key] for row in rows if row["silos"] == n} for n in (2, 5)
+        )
+        more = [own for own in two if five[own] > two[own]]
+        assert len(more) == grows and ("D^2_0 G^0_2", "default") in more
+
+
+def test_the_attack_guesses_and_privacy_worsens_every_figure() -> None:
+    without, *private = settings.means(registry.kept_rows("vtgan_figures13_14"))
+    assert [row["epsilon"] for row in (without, *private)] == ["inf", "10", "5", "1"]
+    assert all(abs(row[settings.ATTACK] - 0.5) < 0.01 for row in (without, *private))
+    assert all(row[key] > without[key] for row in private for key in settings.FIGURES)
+
+
+def test_so_many_seeds_of_the_nine_tables_are_kept() -> None:
+    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "balanced"])
+    seeds = {row["table"]: row["seeds"] for row in rows}
+    assert [seeds[name] for name in nine.TABLES[:-1]] == [3, 3, 3, 3, 3, 2, 1, 1]
+    assert "three seeds of the five smaller tables, two of Cardio, and one of the two largest" in RIVALS
 
 
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
