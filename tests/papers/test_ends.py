@@ -12,10 +12,12 @@ from silosynth.papers import ends
 
 
 def test_the_pace_is_what_more_steps_take_without_what_comes_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
+    clock, warm = [0.0], 1000.0
 
     def train(steps: int, tell: object) -> None:
-        clock[0] += 100 + 0.5 * steps
+        nonlocal warm
+        clock[0] += warm + 100 + 0.5 * steps
+        warm = 0.0  # of a process's first training
 
     monkeypatch.setattr(ends, "time", SimpleNamespace(process_time=lambda: clock[0]))
     monkeypatch.setitem(ends.ENDS, "gdts", replace(ends.ENDS["gdts"], timed=(2, 6), steps=7200, train=train))

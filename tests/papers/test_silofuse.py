@@ -53,6 +53,21 @@ def test_figures_stand_beside_those_of_their_table_and_model() -> None:
     assert {len(own) for own in (*nine._RESEMBLANCE.values(), *nine._UTILITY.values())} == {9}
 
 
+@pytest.mark.parametrize(
+    ("silos", "permuted", "beside"), [(4, False, ["81.2", "90"]), (8, False, ["", ""]), (4, True, ["", ""])]
+)
+def test_published_figures_are_of_four_silos_with_columns_in_order(
+    silos: int, permuted: bool, beside: list[str]
+) -> None:
+    row = {
+        **NineTablesJob("loan", "fast", 0, silos=silos, permuted=permuted).identity,
+        "training rows": 2,
+        "columns": 2,
+    }
+    ((_, heads, (cells,)),) = nine.sections(nine.means([{**row, **dict.fromkeys(nine.AVERAGED, 50.0)}]))
+    assert [cell for head, cell in zip(heads, cells, strict=True) if head == "published"] == beside
+
+
 @pytest.fixture
 def copier(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Models that draw their training rows; the federations that they were trained on."""

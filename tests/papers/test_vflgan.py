@@ -218,6 +218,22 @@ def decoded(png: bytes) -> np.ndarray:
 # Records under attack.
 
 
+def test_attacks_stand_beside_the_published_ones() -> None:
+    beside = attacks.published
+    assert beside("wine_quality_red", 100, "assd", "naive") == 0.98 and len(attacks.RIVALS) == 6
+    assert beside("wine_quality_white", 200, "rivals", "DOMIAS") == 0.58
+    assert beside("wine_quality_red", 100, "rivals", "LOGAN-0") == 0.47
+    for part, name in (("private", "naive"), ("assd", "nearness")):
+        assert beside("wine_quality_red", 100, part, name) is None
+    assert beside("wine_quality_red", 40, "assd", "naive") is None
+
+
+def test_both_wines_are_attacked_at_the_published_size() -> None:
+    jobs = attacks.EXPERIMENT.sized("published", {})
+    assert {(job.table, job.rows) for job in jobs} == set(attacks.PAPER)
+    assert {job.table for job in attacks.EXPERIMENT.sized("kept", {})} == {"wine_quality_red"}
+
+
 def test_two_records_are_attacked_the_second_another_one() -> None:
     numbers = np.random.default_rng(0).uniform(1, 2, (50, 3))
     numbers[7] = (90, -90, 90)  # alone, and outlying in all columns

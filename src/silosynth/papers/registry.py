@@ -129,8 +129,9 @@ What the five papers publish in their evaluations, and what there is of it here.
 out. `silosynth papers list` and `silosynth papers show silofuse/table-3` tell the same.
 
 Kept sizes are read from the rows of results. *Ours as published* has nothing of ours switched on. Hours are of one
-thread of the machine that the results name, from the pace of measured steps; where there is a GPU, the same command
-uses it, and how much that saves was not measured."""
+thread, from the pace of measured steps: by two or three times more or fewer on other machines (`beside/ends` measures
+them), and fewer where a training stops early. Where there is a GPU, the same command uses it, and how much that saves
+was not measured."""
 
 
 def _counts() -> str:
@@ -156,14 +157,14 @@ def _overview(paper: str) -> Iterator[str]:
 def _readings(paper: str) -> Iterator[str]:
     """A table of which kept rows are read how; none of ours beside the papers."""
     if paper in READINGS:
-        ours, as_published = READINGS[paper]
-        lines = (("ours", ours), ("ours as published", as_published), ("published", "in columns or tables beside ours"))
+        lines = zip(("ours", "ours as published", "published"), READINGS[paper], strict=True)
         yield "\n".join(["| rows | which |", "| --- | --- |", *(f"| {name} | {which} |" for name, which in lines)])
 
 
 def _paragraph(entry: Published) -> str:
     """All that is known of an entry."""
-    lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- Published: {entry.sizes}."]
+    sizes = "Tables" if entry.paper == "beside" else "Published"
+    lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- {sizes}: {entry.sizes}."]
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
     if entry.hours and not entry.kept:

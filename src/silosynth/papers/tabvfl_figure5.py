@@ -77,6 +77,24 @@ DIFFERENCES: Mapping[str, Mapping[str, tuple[float, ...]]] = {  # tables 6.2 to 
         "lt": (-4.19, -4.89, -1.19), "tabvfl-le": (5.90, 8.26, 0.30), "tabvfl": (0.26, 0.30, 0.20),
     },
 }  # fmt: skip
+ABLATIONS: Mapping[str, Mapping[str, tuple[float, ...]]] = {  # table 6.1: accuracy, F1 and AUC
+    "airline_satisfaction": {
+        "tabvfl": (0.9385, 0.938, 0.976), "without-pretraining": (0.9245, 0.924, 0.968),
+        "without-finetuning": (0.5982, 0.583, 0.621),
+    },
+    "bank_marketing": {
+        "tabvfl": (0.8914, 0.881, 0.863), "without-pretraining": (0.8852, 0.869, 0.817),
+        "without-finetuning": (0.8682, 0.826, 0.596),
+    },
+    "covertype_50k": {
+        "tabvfl": (0.7204, 0.712, 0.852), "without-pretraining": (0.7102, 0.702, 0.842),
+        "without-finetuning": (0.5076, 0.441, 0.627),
+    },
+    "intrusion_nsl_kdd_20pct": {
+        "tabvfl": (0.9823, 0.982, 0.991), "without-pretraining": (0.9823, 0.982, 0.991),
+        "without-finetuning": (0.8714, 0.848, 0.898),
+    },
+}  # fmt: skip
 PAPER = {"tables": TABLES, "guests": (5, 2), "repeats": 3, "rows": 50_000, "epochs": None}  # section V-A; 300 epochs
 KEPT_OPTIONS = {
     "batch": 256,
@@ -334,12 +352,27 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     """One for each way to train."""
     ordered = results.in_order(rows, "table", "guests", "method", table=TABLES, method=list(METHODS))
     own = results.sectioned(ordered, HEADS, _cells, heading)
-    lines = [line for row in ordered if (line := _two_less_five(row, ordered)) is not None]
-    heads = ("table", "method", *(head for name in COMPARED for head in (name, "published")))
-    return [
-        *own,
-        *([("Two guests less five, pooled, in % of five's (tables 6.2 to 6.4)", heads, lines)] if lines else []),
-    ]
+    heads = ("table", "rows", "method", *(head for name in COMPARED for head in (name, "published")))
+    more = {
+        "Ablations, pooled (table 6.1)": [line for row in ordered if (line := _ablation(row))],
+        "Two guests less five, pooled, in % of five's (tables 6.2 to 6.4)": [
+            line for row in ordered if (line := _two_less_five(row, ordered))
+        ],
+    }
+    return [*own, *((title, heads, lines) for title, lines in more.items() if lines)]
+
+
+def _ablation(row: Row) -> list[str] | None:
+    """Figures of TabVFL, or of it without a phase, in five guests."""
+    published = ABLATIONS[row["table"]].get(row["method"])
+    if published is None or row["guests"] != 5:
+        return None
+    pairs = ((row[f"paper {name}"], value) for name, value in zip(COMPARED, published, strict=True))
+    return [*_whose(row), *(f"{value:.3f}" for pair in pairs for value in pair)]
+
+
+def _whose(row: Row) -> list[str]:
+    return [row["table"], results.shown("rows", row["rows"]), row["method"]]
 
 
 def _two_less_five(two: Row, rows: Sequence[Row]) -> list[str] | None:
@@ -351,7 +384,7 @@ def _two_less_five(two: Row, rows: Sequence[Row]) -> list[str] | None:
     published = DIFFERENCES[two["table"]].get(two["method"], ())
     more = [100 * (two[f"paper {name}"] / five[0][f"paper {name}"] - 1) for name in COMPARED]
     beside = [f"{value:.2f}" for value in published] or [""] * len(COMPARED)
-    return [two["table"], two["method"], *(c for v, p in zip(more, beside, strict=True) for c in (f"{v:.2f}", p))]
+    return [*_whose(two), *(c for v, p in zip(more, beside, strict=True) for c in (f"{v:.2f}", p))]
 
 
 def heading(row: Row) -> str:

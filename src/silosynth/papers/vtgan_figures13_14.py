@@ -1,9 +1,10 @@
-"""VT-GAN's figures 13 and 14 (section 4.4): a membership attack, and figures of utility, by the budget of privacy.
+"""VT-GAN's figures 13 and 14 (section 4.3.4): a membership attack, and figures of utility, by the budget of privacy.
 
 D^2_0 G^0_2 in two silos that hold the columns in file order, half each, without differential privacy and with epsilon
-1, 5 and 10. The attack is the full black-box one of GAN-leaks: how near a record's nearest synthetic row is; training
-rows are told from as many held-out ones. Delta, which the paper does not give, is 1e-5 here; bounds of numbers are
-those found in the table. A training ends where its budget does, at the latest after its epochs.
+1, 5 and 10. (The copy of the paper's text that we have reads D^2_0 G^2_0 here, and mixes both up elsewhere.) The attack
+is the full black-box one of GAN-leaks: how near a record's nearest synthetic row is; training rows are told from as
+many held-out ones. Delta, which the paper does not give, is 1e-5 here; bounds of numbers are those found in the table.
+A training ends where its budget does, at the latest after its epochs.
 """
 
 from __future__ import annotations
