@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from silosynth.cli import app
 from silosynth.commands import papers
 from silosynth.core.errors import ConfigError
-from silosynth.papers import EXPERIMENTS, experiment, settings
+from silosynth.papers import EXPERIMENTS, experiment, settings, silofuse_table2 as widths
 from silosynth.papers.published import ENTRIES, Published
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
@@ -76,10 +76,15 @@ def test_all_settings_run_through_each_command(name: str) -> None:
 
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
     result = call("vtgan/figure-7", *SMALL)
-    assert result.exit_code == 0
+    assert result.exit_code == 0 and "Rows to compute: 2." in result.stderr
     assert "demo · D^2_0 G^0_2 · published · seed 0: accuracy " in result.stderr
     assert "Neural network partitions (VT-GAN, figure 7): 200 rows, 1 epochs, one repeat" in result.stdout
     assert "central GAN" in result.stdout and "Across-cl." in result.stdout
+
+
+def test_numbers_of_a_row_s_line_have_their_heads() -> None:
+    row = {"table": "loan", **dict.fromkeys(widths.FIGURES, 3)}
+    assert widths.EXPERIMENT.brief(row).startswith("loan · rows 3 · published 5000 · categorical 3 · ")
 
 
 def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_path: Path) -> None:
@@ -146,8 +151,9 @@ def test_each_entry_has_its_sizes(entry: Published) -> None:
         if entry.experiment != "inversion":  # whose rows are the columns of a data set
             assert loaded.sized(size, entry.given), size
     if entry.paper == "beside":
-        with pytest.raises(ConfigError, match="no size of that name"):
+        with pytest.raises(ConfigError, match="no size of that name") as refused:
             loaded.sized("published", {})
+        assert refused.value.remedy == "Take --size small or kept."
 
 
 @pytest.mark.parametrize(("name", "flag"), [("vflgan/figure-5", "curve"), ("gdts/table-1", "f1_along")])
