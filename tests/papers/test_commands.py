@@ -124,6 +124,13 @@ def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
     assert facts["stamp"]["silosynth"]
 
 
+def test_the_hours_of_the_published_size_are_told_where_nothing_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(papers, "_compute", lambda *arguments: None)
+    whole, part = (call("silofuse/figure-11", "--size", "published", *more) for more in ((), ("--table", "loan")))
+    assert "All of it takes 60 trainings, about 1 170 hours" in whole.stderr and "Rows to compute: 60." in whole.stderr
+    assert part.exit_code == 0 and "All of it takes" not in part.stderr and "Rows to compute: 20." in part.stderr
+
+
 def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path) -> None:
     result = call("vtgan/figure-7", "--table", "adlut")
     assert result.exit_code == 2 and "Did you mean 'adult'?" in result.stderr
@@ -161,7 +168,7 @@ def test_a_flag_that_is_not_given_leaves_it_to_the_entry_and_its_size(
     name: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(papers, "_perform", lambda ui, experiment, options, **more: asked.append(options))
+    monkeypatch.setattr(papers, "_perform", lambda ui, experiment, options, hours, **more: asked.append(options))
     assert call(name, "--seed", 0).exit_code == 0 and call(name, f"--{flag.replace('_', '-')}").exit_code == 0
     entry = next(entry for entry in ENTRIES if entry.name == name)
     assert asked == [{**entry.given, "seed": 0}, {**entry.given, flag: True}]

@@ -183,7 +183,8 @@ def _callback(entry: Published, experiment: PaperExperiment) -> Any:
         with session(common["as_json"], common["quiet"], common["debug"]) as ui:
             given = {n: value for n, value in options.items() if value is not False and value not in (None, [], ())}
             chosen = {n: _value(n, arguments[n], value) for n, value in given.items()}
-            _perform(ui, experiment, {**entry.given, **chosen}, **{name: common[name] for name in DEFAULTS})
+            hours = "" if chosen else entry.hours
+            _perform(ui, experiment, {**entry.given, **chosen}, hours, **{name: common[name] for name in DEFAULTS})
 
     own = [_parameter(name, parameter) for name, parameter in arguments.items()]
     shared = [
@@ -264,10 +265,13 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _perform(
-    ui: Session, experiment: PaperExperiment, options: dict[str, Any], size: Size, processes: int, again: bool,
-    show: bool, out: Path | None,
+    ui: Session, experiment: PaperExperiment, options: dict[str, Any], hours: str, size: Size, processes: int,
+    again: bool, show: bool, out: Path | None,
 ) -> None:  # fmt: skip
-    """Compute the rows that are not in the file yet, and show all that these options ask for."""
+    """Compute the rows that are not in the file yet, and show all that these options ask for.
+
+    ``hours`` are of the published size, for experiments without a forecast.
+    """
     from silosynth.papers.results import Results
 
     out = out or Path(published.FOLDER) / f"{experiment.name}-{size}.md"
@@ -282,6 +286,8 @@ def _perform(
         ui.note(f"Rows to compute: {len(pending)}.")
     if size != "small" and pending and experiment.forecast is not None:
         _announce(ui, experiment.forecast, pending)
+    elif size == "published" and pending and hours:
+        ui.note(f"All of it takes {hours}.")
     ui.on_interrupt = f"The rows so far are in {results.kept}; the same command continues."
     try:
         _compute(ui, results, pending, processes)
