@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from silosynth.cli import app
 from silosynth.commands import papers
 from silosynth.core.errors import ConfigError
-from silosynth.papers import EXPERIMENTS, experiment, settings
+from silosynth.papers import EXPERIMENTS, experiment, settings, silofuse_table2 as widths
 from silosynth.papers.published import ENTRIES, Published
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
@@ -76,10 +76,15 @@ def test_all_settings_run_through_each_command(name: str) -> None:
 
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
     result = call("vtgan/figure-7", *SMALL)
-    assert result.exit_code == 0
+    assert result.exit_code == 0 and "Rows to compute: 2." in result.stderr
     assert "demo · D^2_0 G^0_2 · published · seed 0: accuracy " in result.stderr
     assert "Neural network partitions (VT-GAN, figure 7): 200 rows, 1 epochs, one repeat" in result.stdout
     assert "central GAN" in result.stdout and "Across-cl." in result.stdout
+
+
+def test_numbers_of_a_row_s_line_have_their_heads() -> None:
+    row = {"table": "loan", **dict.fromkeys(widths.FIGURES, 3)}
+    assert widths.EXPERIMENT.brief(row).startswith("loan · rows 3 · published 5000 · categorical 3 · ")
 
 
 def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_path: Path) -> None:
@@ -119,6 +124,13 @@ def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
     assert facts["stamp"]["silosynth"]
 
 
+def test_the_hours_of_the_published_size_are_told_where_nothing_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(papers, "_compute", lambda *arguments: None)
+    whole, part = (call("silofuse/figure-11", "--size", "published", *more) for more in ((), ("--table", "loan")))
+    assert "All of it takes 60 trainings, about 1 170 hours" in whole.stderr and "Rows to compute: 60." in whole.stderr
+    assert part.exit_code == 0 and "All of it takes" not in part.stderr and "Rows to compute: 20." in part.stderr
+
+
 def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path) -> None:
     result = call("vtgan/figure-7", "--table", "adlut")
     assert result.exit_code == 2 and "Did you mean 'adult'?" in result.stderr
@@ -146,8 +158,9 @@ def test_each_entry_has_its_sizes(entry: Published) -> None:
         if entry.experiment != "inversion":  # whose rows are the columns of a data set
             assert loaded.sized(size, entry.given), size
     if entry.paper == "beside":
-        with pytest.raises(ConfigError, match="no size of that name"):
+        with pytest.raises(ConfigError, match="no size of that name") as refused:
             loaded.sized("published", {})
+        assert refused.value.remedy == "Take --size small or kept."
 
 
 @pytest.mark.parametrize(("name", "flag"), [("vflgan/figure-5", "curve"), ("gdts/table-1", "f1_along")])
@@ -155,7 +168,7 @@ def test_a_flag_that_is_not_given_leaves_it_to_the_entry_and_its_size(
     name: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(papers, "_perform", lambda ui, experiment, options, **more: asked.append(options))
+    monkeypatch.setattr(papers, "_perform", lambda ui, experiment, options, hours, **more: asked.append(options))
     assert call(name, "--seed", 0).exit_code == 0 and call(name, f"--{flag.replace('_', '-')}").exit_code == 0
     entry = next(entry for entry in ENTRIES if entry.name == name)
     assert asked == [{**entry.given, "seed": 0}, {**entry.given, flag: True}]

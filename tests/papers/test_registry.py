@@ -15,6 +15,7 @@ from silosynth.cli import app
 from silosynth.papers import EXPERIMENTS, experiment, registry
 from silosynth.papers.published import PAPERS, Published
 from silosynth.papers.registry import STATES
+from silosynth.papers.results import plainly
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = registry.entries()
@@ -108,14 +109,23 @@ def test_show_has_command_sizes_deviations_and_the_kept_tables() -> None:
     shown = call("show", entry.name).stdout
     kept = (registry.RESULTS / "silofuse_tables3_4.md").read_text("utf-8")
     assert entry.command is not None
-    assert all(part in shown for part in (entry.shows, entry.sizes, entry.command, entry.deviates, kept))
+    assert all(part in shown for part in (entry.shows, entry.sizes, entry.command, entry.deviates, plainly(kept)))
+    assert "published: Adult" not in call("show", "beside/inversion").stdout  # of ours nothing is
     assert said("show", entry.name)["kept"][0]["sizes"].startswith("31 results, tables abalone, cardio")
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    for arguments, near in ((("show", "silofuse/tabel-3"), "silofuse/table-3"), (("list", "vt-gan"), "vtgan")):
+    wrong = "silofuse/tabel-3"
+    for *arguments, near in (
+        ("show", wrong, "silofuse/table-3"), ("run", wrong, "silofuse/table-3"), ("list", "vt-gan", "vtgan"),
+    ):  # fmt: skip
         result = call(*arguments)
         assert result.exit_code == 2 and near in result.stderr
+
+
+def test_pages_are_shown_with_their_columns_below_each_other() -> None:
+    page = "# Title\n\n| a | b |\n| --- | --- |\n| long | 1 |\n|  | 10 |\n\nText | with a bar"
+    assert plainly(page) == "# Title\n\na      b\nlong   1\n      10\n\nText | with a bar"
 
 
 def test_without_the_repository_sizes_and_tables_are_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +140,10 @@ def test_sizes_are_those_of_the_rows(tmp_path: Path) -> None:
     rows = [{"table": "a", "rows": 40_000, "seed": seed, "epochs": None} for seed in (0, 1, 1)]
     (tmp_path / "some.json").write_text(json.dumps({"rows": rows}))
     assert registry.kept_sizes("some", tmp_path) == "3 results, table a, rows 40 000, seeds 0 and 1"
+    rows += [{"table": name, "rows": 10, "seed": 2} for name in "bc"]
+    (tmp_path / "some.json").write_text(json.dumps({"rows": rows}))
+    brief = "5 results, 3 tables, rows 10 and 40 000, seeds 0 to 2"
+    assert registry.kept_sizes("some", tmp_path, brief=True) == brief
 
 
 def test_the_page_is_written(tmp_path: Path) -> None:

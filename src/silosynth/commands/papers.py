@@ -64,6 +64,8 @@ class Runs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is called."""
+        if args and _entry(args[0]) is None and not args[0].startswith("-"):
+            ctx.fail(f"There is no such table or figure: {args[0]!r}. {nearest(args[0], self.list_commands(ctx))}")
         name, command, rest = super().resolve_command(ctx, args)
         entry = _entry(name or "")
         if entry is None or command is None:
@@ -101,7 +103,7 @@ def list_entries(ui: Session, paper: PaperName = None) -> None:
     rows = [
         (one["name"], one["shows"], one["published_sizes"], _kept(one), one["state"], one["seconds"]) for one in found
     ]
-    heads = ("name", "what it shows", "published", "kept", "state", "seconds of what is kept")
+    heads = ("name", "what it shows", "published", "kept", "state", "kept took, s")
     ui.table("Published tables and figures", heads, rows)
     counts = {state: sum(one["state"] == state for one in found) for state in registry.STATES}
     ui.show("\n".join(f"{counts[state]:3} {state}: {what}" for state, what in registry.STATES.items()))
@@ -109,19 +111,23 @@ def list_entries(ui: Session, paper: PaperName = None) -> None:
 
 
 def _kept(known: Mapping[str, Any]) -> str:
-    return "; ".join(f"{Path(one['page']).stem}: {one['sizes'] or 'the page only'}" for one in known["kept"])
+    from silosynth.papers import registry
+
+    names = [Path(one["page"]).stem for one in known["kept"]]
+    return "; ".join(f"{name}: {registry.kept_sizes(name, brief=True) or 'the page only'}" for name in names)
 
 
 def show(ui: Session, name: EntryName) -> None:
     """Show a table or figure: what is published, the command that reruns it, kept results, and what deviates."""
     from silosynth.papers import registry
+    from silosynth.papers.results import plainly
 
     entry = registry.find(name)
     known = registry.facts(entry)
     ui.show(f"{known['paper']}, {entry.title}: {entry.shows}\n")
     told = {
-        "published": entry.sizes,
-        "takes": entry.hours,
+        "tables" if entry.paper == "beside" else "published": entry.sizes,
+        "takes": entry.hours and f"at size published {entry.hours}",
         "command": entry.command,
         "deviates": entry.deviates,
         "missing": entry.missing,
@@ -133,7 +139,7 @@ def show(ui: Session, name: EntryName) -> None:
         ui.show(f"kept:      {kept['page']}" + (f" ({kept['sizes']})" if kept["sizes"] else ""))
     for kept in entry.kept:
         tables = registry.kept_tables(kept)
-        ui.show(f"\n{tables}" if tables else "Results are in the repository; this installation has none.")
+        ui.show(f"\n{plainly(tables)}" if tables else "Results are in the repository; this installation has none.")
     ui.facts |= known
 
 
@@ -177,7 +183,8 @@ def _callback(entry: Published, experiment: PaperExperiment) -> Any:
         with session(common["as_json"], common["quiet"], common["debug"]) as ui:
             given = {n: value for n, value in options.items() if value is not False and value not in (None, [], ())}
             chosen = {n: _value(n, arguments[n], value) for n, value in given.items()}
-            _perform(ui, experiment, {**entry.given, **chosen}, **{name: common[name] for name in DEFAULTS})
+            hours = "" if chosen else entry.hours
+            _perform(ui, experiment, {**entry.given, **chosen}, hours, **{name: common[name] for name in DEFAULTS})
 
     own = [_parameter(name, parameter) for name, parameter in arguments.items()]
     shared = [
@@ -258,10 +265,13 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _perform(
-    ui: Session, experiment: PaperExperiment, options: dict[str, Any], size: Size, processes: int, again: bool,
-    show: bool, out: Path | None,
+    ui: Session, experiment: PaperExperiment, options: dict[str, Any], hours: str, size: Size, processes: int,
+    again: bool, show: bool, out: Path | None,
 ) -> None:  # fmt: skip
-    """Compute the rows that are not in the file yet, and show all that these options ask for."""
+    """Compute the rows that are not in the file yet, and show all that these options ask for.
+
+    ``hours`` are of the published size, for experiments without a forecast.
+    """
     from silosynth.papers.results import Results
 
     out = out or Path(published.FOLDER) / f"{experiment.name}-{size}.md"
@@ -272,8 +282,12 @@ def _perform(
     pending = [job for job in wanted if again or results.find(job.identity) is None]
     if len(pending) < len(wanted):
         ui.note(f"{len(wanted) - len(pending)} of {len(wanted)} rows are in {results.kept} already.")
+    if pending:
+        ui.note(f"Rows to compute: {len(pending)}.")
     if size != "small" and pending and experiment.forecast is not None:
         _announce(ui, experiment.forecast, pending)
+    elif size == "published" and pending and hours:
+        ui.note(f"All of it takes {hours}.")
     ui.on_interrupt = f"The rows so far are in {results.kept}; the same command continues."
     try:
         _compute(ui, results, pending, processes)

@@ -109,18 +109,22 @@ class PaperExperiment:
         Raises:
             ConfigError: it has no such size, or an argument is wrong.
         """
-        arguments = {"small": (self.small,), "kept": self.kept, "published": (self.published,)}[size]
+        known = {"small": (self.small,), "kept": self.kept, "published": (self.published,)}
+        arguments = known[size]
         if not arguments or arguments[0] is None:
-            raise ConfigError(f"{self.title} has no size of that name", size, "Take --size small, and options.")
+            others = " or ".join(name for name, own in known.items() if own and own[0] is not None)
+            raise ConfigError(f"{self.title}: there is no size of that name", size, f"Take --size {others}.")
         jobs = [job for one in arguments for job in self.jobs(**{**one, **given})]  # type: ignore[dict-item]
         return list({json.dumps(job.identity, default=str): job for job in jobs}.values())
 
     def brief(self, row: Row) -> str:
-        """A row in one line."""
+        """A row in one line, its numbers with their heads."""
         if self.line is not None:
             return self.line(row)
-        ((_, _, (cells, *_)), *_) = self.sections(self.means([row]))
-        return " · ".join(cell for cell in cells if cell)
+        ((_, heads, (cells, *_)), *_) = self.sections(self.means([row]))
+        named = (f"{head} {cell}" if cell[0].isdigit() or cell[0] == "-" else cell
+                 for head, cell in zip(heads, cells, strict=True) if cell)  # fmt: skip
+        return " · ".join(named)
 
 
 def load(name: str) -> PaperExperiment:

@@ -81,19 +81,24 @@ def kept_seconds(entry: Published) -> float | None:
     return None if not rows or math.isnan(total := math.fsum(taken)) else round(total)
 
 
-def kept_sizes(name: str, folder: Path | None = None) -> str | None:
-    """At which sizes a file of results was computed, by its rows; None where these are not here."""
+def kept_sizes(name: str, folder: Path | None = None, brief: bool = False) -> str | None:
+    """At which sizes a file of results was computed, by its rows; None where these are not here.
+
+    If it is to be ``brief``, of more than two names it says how many, of more than two numbers from which to which.
+    """
     rows = kept_rows(name, folder)
     if not rows:
         return None
-    parts = (_size(rows, key, *names) for key, names in SIZES.items())
+    parts = (_size(rows, key, *names, brief) for key, names in SIZES.items())
     return ", ".join([f"{len(rows)} results", *(part for part in parts if part)])
 
 
-def _size(rows: Sequence[Mapping[str, Any]], key: str, one: str, several: str) -> str:
+def _size(rows: Sequence[Mapping[str, Any]], key: str, one: str, several: str, brief: bool) -> str:
     """The different values of a size."""
     values = sorted({row[key] for row in rows if row.get(key) is not None})
     shown = [f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value) for value in values]
+    if brief and len(shown) > 2:
+        return f"{several} {shown[0]} to {shown[-1]}" if isinstance(values[0], int) else f"{len(shown)} {several}"
     return f"{one if len(shown) == 1 else several} {_listed(shown)}" if shown else ""
 
 

@@ -279,6 +279,18 @@ def text(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     )
 
 
+def plainly(page: str) -> str:
+    """A page with its tables as plain text."""
+    parts = []
+    for part in page.split("\n\n"):
+        lines = [line.strip("|").split("|") for line in part.splitlines()]
+        if part.startswith("|") and len({len(line) for line in lines}) == 1:
+            heads, _, *rows = ([cell.strip() for cell in line] for line in lines)
+            part = text(heads, rows)
+        parts.append(part)
+    return "\n\n".join(parts)
+
+
 def page(
     title: str, legend: str, sections: Sequence[Section], more: Sequence[str] = (), stamped: Sequence[Row] = ()
 ) -> str:
