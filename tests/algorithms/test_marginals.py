@@ -622,6 +622,14 @@ def test_levels_that_are_no_levels_are_refused(exact: tuple[Play, dict[str, Any]
         silo.answer(marginals.SynthesiseLevels(torch.full((3, 2), 99), "x"))
 
 
+@pytest.mark.parametrize("known", [0, 4])
+def test_a_column_of_fewer_numbers_than_people_a_range_stands_for_stays_missing(known: int) -> None:
+    frame = people().assign(pay=[*range(known), *[None] * (200 - known)]).astype({"pay": "float64"})
+    federation = ss.simulate(frame, silos=SILOS, schema={"pay": {"kind": "continuous"}})
+    made = ss.fit("mst", federation, "fast", seed=1, options=SMALL, progress=False).sample(50)
+    assert made["pay"].isna().all() and made["age"].notna().all()
+
+
 # Conditions.
 
 

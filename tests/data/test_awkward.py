@@ -172,6 +172,14 @@ AWKWARD = [
         refused(DataError, "neither an identifier nor a pseudonym", "Declare"),
     ),
     Awkward("bounds", column(X), refused(SchemaError, "'a'", "low must not exceed"), {"a": {"low": 9, "high": 1}}),
+    Awkward(
+        "bounds of no dates", column([pd.NaT] * N), refused(SchemaError, "'a' is of kind", "categorical", "datetime"),
+        {"a": {"low": "2020-01-01"}},
+    ),
+    Awkward(
+        "no dates, declared", column([pd.NaT] * N), "datetime", {"a": {"kind": "datetime", "low": "2020-01-01"}},
+    ),
+    Awkward("as far apart as floats go", column([*X[2:], -1.7e308, 1.7e308]), "continuous"),
 ]  # fmt: skip
 CASES = [pytest.param(one, id=one.name) for one in AWKWARD]
 

@@ -51,7 +51,7 @@ def test_whole_numbers_stored_as_floats_are_integers() -> None:
 def test_a_point_mass_makes_a_column_mixed() -> None:
     values = np.where(np.arange(300) % 3 == 0, 0.0, RNG.normal(size=300))
     column = found(values)
-    assert (column.kind, column.reason) == ("mixed", "numbers, and 33% of the rows are 0")
+    assert (column.kind, column.reason) == ("mixed", "numbers, and 33% of them are 0")
     assert found(np.where(np.arange(300) % 6 == 0, 0.0, RNG.normal(size=300))).kind == "continuous"
 
 

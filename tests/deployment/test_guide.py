@@ -18,7 +18,7 @@ from silosynth.cli import app
 from silosynth.core.conversation import Roster
 from silosynth.deployment.coordinator import order
 from silosynth.deployment.judging import JudgeOptions
-from silosynth.deployment.kits import KEY, KIT, FederationPlan, read_kit, read_plan
+from silosynth.deployment.kits import KEY, KIT, POLICY_TEMPLATE, FederationPlan, read_kit, read_plan
 from silosynth.deployment.policy import POLICY, SiloPolicy, read_policy
 from silosynth.deployment.rows import SILO, SiloData, read_silo
 from silosynth.experiment import grammar as experiment
@@ -91,8 +91,8 @@ def test_silo_toml(tmp_path: Path) -> None:
     )
 
 
-def test_policy_toml_shows_all_rules_and_their_defaults(tmp_path: Path) -> None:
-    (text,) = toml("least_rows")
+@pytest.mark.parametrize("text", [*toml("least_rows"), POLICY_TEMPLATE], ids=["guide", "kit"])
+def test_policy_toml_shows_all_rules_and_their_defaults(tmp_path: Path, text: str) -> None:
     (tmp_path / POLICY).write_text(text)
     assert read_policy(tmp_path) == SiloPolicy()
     (tmp_path / POLICY).write_text(with_all(text))
@@ -155,6 +155,17 @@ def test_keys_kits_a_silo_that_is_added_and_certificates_that_are_renewed(tmp_pa
         assert kit.roster.parties == ("bank", "shop", "tax") and kit.seat().name == silo
         assert kit.certificates().authority != certificates[silo].authority
     assert len({found.authority for found in certificates.values()}) == 1
+
+
+def test_provisioning_says_which_kits_hold_private_keys(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare")
+    public = json.loads(run("party", "key", "--out", tmp_path / "sealing.key", "--json"))["public"]
+    (tmp_path / "federation.toml").write_text(
+        f'name = "river"\n[coordinator]\nhost = "127.0.0.1"\n[silos.bank]\nkey = "{public}"\n'
+    )
+    run("certificate", "request", "--name", "bank", "--key", tmp_path / "key", "--out", tmp_path / "bank.request")
+    told = run("provision", tmp_path / "federation.toml", "--out", tmp_path / "kits", "--requests", tmp_path)
+    assert "private keys over a channel that it alone can read: coordinator.\n" in told
 
 
 def commands(text: str) -> Iterator[list[str]]:

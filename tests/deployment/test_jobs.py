@@ -15,11 +15,13 @@ import pandas as pd
 import pytest
 import torch
 from tests.deployment.common import OPEN, SMALL, Rows, customers, job, parties, prepared, run, two_silos
+from typer.testing import CliRunner
 
 import silosynth as ss
 from silosynth.algorithms.gdts.protocol import NoisedSummaries
 from silosynth.algorithms.silofuse.protocol import AskLatents, FitCoder, TrainAutoencoder
 from silosynth.alignment import AlignConfig
+from silosynth.cli import app
 from silosynth.commands.outcomes import _report
 from silosynth.commands.session import Session
 from silosynth.core.conversation import Party, SyntheticColumns
@@ -176,6 +178,11 @@ def test_a_private_job_runs_while_an_epsilon_is_limited(tmp_path: Path, algorith
     stated = str(guarantee_of(algorithm, kept.config, kept.seed))
     assert stated.startswith("epsilon at most 3 at delta 1e-05 for the released model")
     assert guarantee_of(algorithm, kept.config, 7) is None  # a seed tells the noise
+    own = [line for line in (place / "ledger.jsonl").read_text().splitlines() if '"bank"' in line]
+    (tmp_path / "bank" / "ledger.jsonl").write_text("\n".join(own))  # as it records them itself
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "bank"), "--json"])
+    privacy = json.loads(shown.stdout)["privacy"]
+    assert privacy["summary"] == stated and privacy["release"]["epsilon"] == 3 > privacy["silos"]["bank"]["epsilon"]
     with pytest.raises(PolicyError, match=r"largest_epsilon': all releases together cost at most 3\.1"):
         run(replace(asked, name="another"), parties(silos, tmp_path, policy), tmp_path / "again")
 

@@ -174,12 +174,15 @@ def test_of_figures_there_are_the_distances_of_pooled_rows() -> None:
     assert report.rows == (400, 200, 300) and report.columns == ()
 
 
-def test_noise_is_charged_once_for_training_and_hold_out_rows() -> None:
+def test_noise_is_charged_once_for_training_and_hold_out_rows(tmp_path: Path) -> None:
     federation = ss.simulate(TRAIN, dealt(list(TRAIN), 2), schema=SCHEMA)
     ledger = Ledger()
     report = ss.judge(federation, SYNTHETIC, holdout=HELD, target="ill", epsilon=5.0, delta=1e-5, ledger=ledger)
     assert report.about.counted is not None and "with noise of deviation" in report.about.counted["opened"]
     assert "epsilon at most 5 at delta" in report.about.counted["cost of judging"]
+    report.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Guarantee: epsilon at most 5 at delta" in page and "No epsilon holds for the model" not in page
     assert report.score("tree_bits").ideal == 0 and report.score("pair_trend_error").floor > 0
     assert sum(len(entry.get("events", ())) for entry in ledger.entries() if entry["to"] == "coordinator") > 0
 

@@ -94,8 +94,10 @@ def provision(
     keys = {name: request_fingerprint(request) for name, request in asked.items()}
     if keys:
         ui.table("Keys that sites have drawn: have each confirm its own", ("by", "SHA-256"), list(keys.items()))
+    secret = [folder.name for folder in folders if any(folder.rglob("*.key"))]
     ui.show(
-        f"Hand each organisation its own folder over a channel that it trusts: kits hold private keys.\n"
+        "Hand each organisation its own folder; those that hold private keys over a channel that it alone can read: "
+        f"{', '.join(secret) or 'none'}.\n"
         f"{out / AUTHORITY} issues certificates for this federation: keep it safe, and offline.\n"
         "Silos then write silo.toml and policy.toml in their kit, and run: silosynth party start\n"
         f'The coordinator\'s certificate, for policies: allow_coordinators = ["{own}"]'

@@ -17,6 +17,7 @@ from silosynth.core.files import existing
 
 if TYPE_CHECKING:
     from silosynth.core.schema import Schema, Table
+    from silosynth.deployment.protocol import Job
 
 EXAMPLE = """Example: silosynth inspect table.csv
 
@@ -158,10 +159,13 @@ def _privacy(ui: Session, stated: Mapping[str, Any]) -> None:
 
 
 def _folder(ui: Session, path: Path) -> None:
+    from silosynth.deployment.coordinator import ORDER
+    from silosynth.deployment.kept import statement_of
     from silosynth.privacy.statement import known_noise, statement
     from silosynth.runtime.checkpoint import SEED
 
-    ui.facts |= {"kind": "run", "path": str(path), **(_job_state(path) or _state(path))}
+    job = _job_of(path)
+    ui.facts |= {"kind": "run", "path": str(path), **(_state(path) if job is None else _job_state(path, job))}
     ui.show(f"{path}: {ui.facts['state']}")
     for name in ui.facts["files"]:
         ui.show(f"  {name}")
@@ -175,22 +179,27 @@ def _folder(ui: Session, path: Path) -> None:
         ui.facts["ledger_totals"] = run.show_ledger(ui, records)
         if run.MODEL in ui.facts["files"]:
             ui.facts["privacy"] = silosynth.load(path / run.MODEL).describe()["privacy"]
+        elif job is not None:
+            ui.facts["privacy"] = statement_of(job, records, own=not (path / ORDER).exists())
         else:  # a run with a secret seed keeps it until it has ended
-            secret = ui.facts["seed"] == "secret" if "seed" in ui.facts else (path / SEED).exists()
-            ui.facts["privacy"] = statement(records if secret else known_noise(records))
+            ui.facts["privacy"] = statement(records if (path / SEED).exists() else known_noise(records))
         _privacy(ui, ui.facts["privacy"])
 
 
-def _job_state(folder: Path) -> dict[str, Any] | None:
-    """Of a folder of a federation's job: what it was, as the coordinator or a silo keeps it; None of other folders."""
+def _job_of(folder: Path) -> Job | None:
+    """The federation's job whose folder this is, as the coordinator or a silo keeps it; None of other folders."""
+    from silosynth.deployment import coordinator, kept
+
+    order = folder / coordinator.ORDER
+    return coordinator.unpack_order(order.read_bytes()).job if order.exists() else kept.kept_job(folder)
+
+
+def _job_state(folder: Path, job: Job) -> dict[str, Any]:
+    """What the job of a folder was, and what became of it."""
     from silosynth.core import messages
     from silosynth.deployment import coordinator, kept, label
     from silosynth.deployment.forgetting import when_forgotten
 
-    order = folder / coordinator.ORDER
-    job = coordinator.unpack_order(order.read_bytes()).job if order.exists() else kept.kept_job(folder)
-    if job is None:
-        return None
     gone = when_forgotten(folder)
     if gone is not None:
         state = f"forgotten, {gone}"

@@ -23,9 +23,8 @@ _SHOWN = 3  # kinds of figures of one release that a table names
 def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     """Show what left each silo in a job and what that reveals, as recorded on this machine."""
     from silosynth.deployment import coordinator, silo_ledger
-    from silosynth.deployment.kept import guarantee_of, kept_job
-    from silosynth.deployment.protocol import divided
-    from silosynth.privacy.statement import known_noise, statement
+    from silosynth.deployment.kept import guarantee_of, kept_job, statement_of
+    from silosynth.privacy.statement import statement
 
     site = open_kit(kit)
     folder = job_folder(site, job)
@@ -33,20 +32,16 @@ def ledger(ui: Session, job: JobName, kit: KitFolder = Path()) -> None:
     file = folder / coordinator.LEDGER
     records = run.read_ledger(file) if here else run.records_in(silo_ledger.whole_text(file).decode())
     work = coordinator.unpack_order(read(folder / coordinator.ORDER)).job if here else kept_job(folder)
-    if work is not None and work.training_seed is not None:
-        records = known_noise(records)
     totals = run.show_ledger(ui, records)
     conditions = [{"by": work.submitter, "given": list(work.asked)}] if work and work.asked else []
     if not here:
         conditions = silo_ledger.asked_conditions(file)
     for one in conditions:
         ui.show(f"Conditions of {one['by']}: {', '.join(one['given'])}")
-    alike, grouped = (False, False) if work is None else divided(work.algorithm, work.config)
-    privacy = statement(records, horizontal=alike, grouped=grouped)
+    privacy = statement(records, horizontal=False) if work is None else statement_of(work, records, own=not here)
     run.show_budget(ui, privacy)
-    if work is not None and not here and (whole := guarantee_of(work.algorithm, work.config, work.training_seed)):
-        privacy["summary"] = whole
-        ui.note("The budget is of what this silo noised, the guarantee that of the whole job.")
+    if work is not None and not here and guarantee_of(work.algorithm, work.config, work.training_seed):
+        ui.note("The budget lists what this silo noised; the guarantee is that of the whole job.")
     ui.show(f"Guarantee: {privacy['summary']}")
     ui.facts |= {"job": job, "totals": totals, "privacy": privacy, "conditions": conditions}
 

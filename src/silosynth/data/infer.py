@@ -286,12 +286,12 @@ def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) 
 
 
 def _range(series: pd.Series, schema: ColumnSchema, override: ColumnOverride) -> dict[str, Any]:
-    low, high = (_number(series, schema, bound) for bound in (override.low, override.high))
-    if not Kind(schema.kind).numeric and (low, high, override.decimals) != (None, None, None):
+    if not Kind(schema.kind).numeric and (override.low, override.high, override.decimals) != (None, None, None):
         raise SchemaError(
             f"Only number and date columns have a range and decimals; {schema.name!r} is of kind", schema.kind,
-            "Leave low, high and decimals out, or declare a numeric kind.",
+            "Leave low, high and decimals out, or declare it continuous, integer or datetime.",
         )  # fmt: skip
+    low, high = (_number(series, schema, bound) for bound in (override.low, override.high))
     if low is not None and high is not None and low > high:
         raise SchemaError(f"Column {schema.name!r}: low must not exceed high", (low, high), "Swap them.")
     decimals = schema.decimals if override.decimals is None else override.decimals
@@ -591,11 +591,11 @@ def special_codes(distinct: np.ndarray, counts: np.ndarray) -> str | None:
 
 
 def point_mass(distinct: np.ndarray, counts: np.ndarray) -> str | None:
-    """The value that at least a fifth of the rows share, in words; None if there is none."""
+    """The value that at least a fifth of the numbers are, in words; None if there is none."""
     share = counts.max() / counts.sum()
     if share < MASS:
         return None
-    return f"numbers, and {share:.0%} of the rows are {_listed(distinct[[counts.argmax()]])}"
+    return f"numbers, and {share:.0%} of them are {_listed(distinct[[counts.argmax()]])}"
 
 
 def _on_grid(values: np.ndarray, d: int, single: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from silosynth.core.messages import from_state, to_state
 from silosynth.core.schema import Schema
 from silosynth.deployment import protocol
 from silosynth.privacy.events import Target
-from silosynth.privacy.statement import rows_of
+from silosynth.privacy.statement import known_noise, of_one_silo, rows_of, statement
 from silosynth.runtime.wire import pack, unpack
 from silosynth.simulation.model import Model
 from silosynth.simulation.ruling import Ruling
@@ -48,6 +49,25 @@ def guarantee_of(algorithm: str, config: Any, seed: int | None) -> str | None:
     what = "all tables that opened" if counts else "the released model and its synthetic tables"
     rows = rows_of(*protocol.divided(algorithm, config))
     return f"epsilon at most {target.epsilon:g} at delta {target.delta:g} for {what}, per row of {rows}"
+
+
+def statement_of(job: protocol.Job, ledger: Sequence[Mapping[str, Any]], own: bool) -> dict[str, Any]:
+    """The `statement` of a job's ledger; ``own`` is a silo's own, of which the guarantee is the whole job's."""
+    if own:
+        ledger = _own(job, ledger)
+    if job.training_seed is not None:
+        ledger = known_noise(ledger)
+    alike, grouped = protocol.divided(job.algorithm, job.config)
+    stated = statement(ledger, horizontal=alike, grouped=grouped)
+    whole = guarantee_of(job.algorithm, job.config, job.training_seed)
+    if whole and stated["release"] is None:  # tables that open are all that such a job releases
+        return stated | {"summary": whole, "rest": ""}
+    return stated | {"summary": whole} if whole and own else stated
+
+
+def _own(job: protocol.Job, ledger: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    dp = getattr(job.config, "dp", Target())
+    return of_one_silo(ledger, dp) if dp.private else [*map(dict, ledger)]
 
 
 def kept_job(folder: Path) -> protocol.Job | None:
@@ -169,5 +189,5 @@ def kept_model(folder: Path, silo: str, schema: Schema, ledger: list[dict[str, A
         roster=Roster(job.silos), columns=schema.names, flavour="pandas", coordinator={}, rows=0,
         schemas={name: schema if name == silo else Schema(()) for name in job.silos},
         parts={name: part if name == silo else {} for name in job.silos},
-        ledger=ledger, ruling=Ruling.from_state(ruling) if ruling else Ruling(),
+        ledger=_own(job, ledger), ruling=Ruling.from_state(ruling) if ruling else Ruling(),
     )  # fmt: skip

@@ -361,6 +361,10 @@ approval = "none"                   # "person": held until somebody here says `s
 approve_start = false               # whether each job's start waits for such a word, too
 approval_hours = 72.0               # after how many hours without a word the answer is no
 most_rows_drawn = 1_000_000         # synthetic rows of a job's model, in it and in all jobs that draw later
+conditions = []                     # columns under conditions on which rows may be drawn, as patterns: ["age"]
+least_condition_rows = 100          # fewest people who are expected behind the conditions of a draw
+conditions_per_day = 100            # different conditions behind which people are counted within 24 hours
+rules = "shared"                    # which jobs may have rules: "no", "all", or those whose synthetic columns leave
 public_seed = false                 # whether a job may fix this silo's randomness (for tests: it makes noise known)
 
 # Who, and how often

@@ -511,7 +511,8 @@ def _stand_out(distinct: np.ndarray, counts: np.ndarray, step: float, ratio: flo
     if len(distinct) < 2 * _REACH:
         return np.ones(len(distinct), dtype=bool)
     out = np.zeros(len(distinct), dtype=bool)
-    places = distinct / (step or max(float(np.ptp(distinct)) / 1000, 1e-12))
+    with np.errstate(over="ignore"):  # numbers too far apart for a difference are all at one place
+        places = distinct / (step or max(float(np.ptp(distinct)) / 1000, 1e-12))
     for _ in range(3):  # an outstanding value must not raise the density around it: exclude it and repeat
         line = np.flatnonzero(~out)
         if len(line) < 2 * _REACH:

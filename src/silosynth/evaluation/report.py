@@ -286,6 +286,8 @@ def render(report: Report) -> str:
     divided = report.about.partition
     known = {} if divided is None else {"horizontal": divided != "vertical", "grouped": divided == "mixed"}
     privacy = statement(report.ledger or (), **known)
+    if report.about.counted is not None:  # the ledger is of the counting, and what opened is all that it released
+        privacy |= {"summary": report.about.counted["cost of judging"], "rest": ""}
     silos = tuple(report.about.silos or ())
     return page(
         "template.html.j2",

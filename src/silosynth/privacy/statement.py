@@ -18,7 +18,7 @@ from typing import Any
 from silosynth.core.conversation import COORDINATOR
 from silosynth.core.messages import Release
 from silosynth.privacy.accounting import DELTA, Budget, rounded_up, spent
-from silosynth.privacy.events import GAUSSIAN, SAMPLED_GAUSSIAN, UNSOUND, Event
+from silosynth.privacy.events import GAUSSIAN, SAMPLED_GAUSSIAN, UNSOUND, Event, Target
 
 _SILENT = (Release.NOTHING.value, Release.NOISED.value, Release.DERIVED.value)
 _PUBLIC = (  # to a run that claims all
@@ -91,6 +91,11 @@ def known_noise(ledger: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{**record, "noise": "known"} for record in ledger]
 
 
+def of_one_silo(ledger: Iterable[Mapping[str, Any]], dp: Target) -> list[dict[str, Any]]:
+    """Records of a silo's own ledger, which lack other silos' events, so that they say the target of the whole job."""
+    return [{**record, "dp": {"epsilon": dp.epsilon, "delta": dp.delta}} for record in ledger]
+
+
 def noise_is_known(ledger: Iterable[Mapping[str, Any]]) -> bool:
     """Whether records say that their noise follows from a given seed."""
     return any(record.get("noise") == "known" for record in ledger)
@@ -116,9 +121,9 @@ def statement(
         ``summary``: one sentence. ``silos``: for each silo that noised something ``epsilon``, ``delta``,
         ``pure_epsilon`` and ``own_delta`` of what hides from readers of its messages (None where nothing does), and
         ``events``, each with what, mechanism, count, noise, rate, epsilon and delta of its own, scope, joint, covers
-        and leaves_out. ``release``: ``epsilon`` and ``delta`` of the model, and ``rows``, of what; None where none is
-        claimed. ``covers`` and ``rest``: what budgets hold for, and what they do not; empty where nothing was noised.
-        ``unnoised``: what else messages gave away.
+        and leaves_out. ``release``: ``epsilon`` and ``delta`` of the model (of `of_one_silo` the target), and ``rows``,
+        of what; None where none is claimed. ``covers`` and ``rest``: what budgets hold for, and what they do not; empty
+        where nothing was noised. ``unnoised``: what else messages gave away.
 
     Raises:
         ProtocolError: an event of a mechanism that is not known.
@@ -137,6 +142,7 @@ def statement(
     budgets = {silo: _spent([e for e in own if e.scope != "release"], delta, target) for silo, own in events.items()}
     covers, rest = (_COVERS, _rest(unnoised)) if every else ("", "")
     if release is not None:
+        release |= next((record["dp"] for record in ledger if "dp" in record), {})
         open_to = _readers(ledger, every)
         covers = _RELEASED.format(row=f"one row of {release['rows']}")
         rest = f"It does not hold against {open_to}." if open_to else _AGAINST_ALL

@@ -140,7 +140,7 @@ def make_attribute(encoder: Encoder, share_F: Tensor, bins: int, groups: int) ->
     missing = bool(getattr(encoder, "missing", False)) and cells > 1
     values = cells - missing
     level_F, of_F = np.full(cells, -1), share_F[:values].double().numpy()
-    if encoder.categorical:
+    if encoder.categorical or values == 1:  # the one cell of a column of numbers may be that of missing values
         level_F[np.argsort(-of_F, kind="stable")] = np.minimum(np.arange(values), bins - 1)
         own = int(level_F.max()) + 1
         group_L = np.minimum(np.arange(own), groups - 1)
