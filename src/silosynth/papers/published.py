@@ -88,8 +88,8 @@ READINGS: Mapping[str, tuple[str, str, str]] = {  # paper -> kept rows of ours, 
     "vtgan": (
         "`trained` quickly: the published networks with our rate 1e-3, betas 0 and 0.99, an average of the generator "
         "and batches of 100; and `vtgan-central`",
-        "`trained` published, 300 epochs: on Loan, D^2_0 G^0_2 with one seed (figure 7), 17 minutes; elsewhere not kept: "
-        "40 000 rows take about 2.6 hours by measured steps",
+        "`trained` published, 300 epochs: on Loan, D^2_0 G^0_2 with one seed (figure 7), 17 minutes; elsewhere not "
+        "kept: 40 000 rows take about 2.6 hours by measured steps",
         "drawings; the text has a few numbers, means of five tables: at best 2.7 % more F1 is lost than by the central "
         "GAN (figure 7); from two to five silos F1 lost grows from 0.11 (D^2_0 G^2_0) and 0.12 (D^2_0 G^0_2) to 0.19 "
         "with the default generator (figures 11 and 12)",
