@@ -275,7 +275,7 @@ def test_the_table_is_judged_by_all_groups_and_rows_that_were_held_out(
     assert terms.groups == GROUPS and terms.holdout == 0.25
     options = judging.JudgeOptions("exact", levels=4, target="visits")
     order = judging.judging_order(synthetic, options, terms, Roster(tuple(silos)), "coordinator", "trial-judged")
-    policy = TWO.model_copy(update={"algorithms": ["judge"], "min_count": 1})
+    policy = TWO.model_copy(update={"algorithms": ["judge"], "min_count": 1, "least_rows": 1})  # chance holds rows out
     sides = parties(silos, folder, policy)
     with InProcess(sides, tmp_path / "checkpoints") as link:
         run_order(order, link, tmp_path / "coordinator")
