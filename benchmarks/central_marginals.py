@@ -124,12 +124,14 @@ def aim(pooled: Pooled, rho: float) -> GraphicalModel:
         pooled.measure((one,), deviation)
     model = pooled.fitted()
     weights = {one: sum(len(set(one) & set(pair)) for pair in pooled.pairs) for one in pooled.tables}
+    cells = dict[Attributes, int]()  # of models with one pair more, as long as no new pair is measured
     while used < rho:
         if rho - used < 2 * (1 / (2 * deviation**2) + epsilon**2 / 8):  # the last round takes what is left
             deviation, epsilon = math.sqrt(1 / (2 * 0.9 * (rho - used))), math.sqrt(8 * 0.1 * (rho - used))
-        sets = [one.attributes for one in pooled.measured]
+        known = {one.attributes for one in pooled.measured}
+        cells = cells or {pair: cells_of(pooled.sizes, [*known, pair]) for pair in pooled.pairs}
         allowed = MOST_CELLS * min(1.0, used / rho)
-        fitting = [one for one in pooled.tables if len(one) == 1 or cells_of(pooled.sizes, [*sets, one]) <= allowed]
+        fitting = [one for one in pooled.tables if len(one) == 1 or cells[one] <= allowed]
         expected = {one: pooled.rows * model.marginal(one) for one in fitting}
         noise = math.sqrt(2 / math.pi) * deviation
         scores = [
@@ -139,6 +141,7 @@ def aim(pooled: Pooled, rho: float) -> GraphicalModel:
         chosen = fitting[pooled.choose(scores, epsilon, max(weights[one] for one in fitting))]
         pooled.measure(chosen, deviation)
         used += 1 / (2 * deviation**2) + epsilon**2 / 8
+        cells = cells if chosen in known else {}
         model = pooled.fitted(model)
         moved = float(np.abs(pooled.rows * model.marginal(chosen) - expected[chosen]).sum())
         if moved <= noise * expected[chosen].size:

@@ -48,15 +48,27 @@ def peak_gigabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def keep(name: str, rows: Sequence[dict[str, Any]], above: str = "") -> None:
-    """Write ``results/<name>.json`` and ``.md``, and print the table; ``above`` stands over it."""
+def keep(
+    name: str, rows: Sequence[dict[str, Any]], above: str = "", shown: Sequence[dict[str, Any]] | None = None
+) -> None:
+    """Write ``results/<name>.json`` and ``.md``, and print the table; ``above`` stands over it.
+
+    In it are all rows, with one stamp; or else what is ``shown``, of rows of which each has its own.
+    """
     RESULTS.mkdir(exist_ok=True)
     stamp = results.stamp()
-    content = {"stamp": stamp, "rows": list(rows)}
+    content = {"stamp": stamp, "rows": list(rows)} if shown is None else {"rows": list(rows)}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    text = results.page("", above, results.plain(rows), stamped=[stamp])
+    stamped = [stamp] if shown is None else rows
+    text = results.page("", above, results.plain(rows if shown is None else shown), stamped=stamped)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
+
+
+def kept(name: str) -> list[dict[str, Any]]:
+    """The rows of ``results/<name>.json``."""
+    path = RESULTS / f"{name}.json"
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.exists() else []
 
 
 def kept_at(folder: Path, *given: Any) -> Path:

@@ -4,15 +4,15 @@
     python benchmarks/marginals.py --tables adult heloc --silos 2 --epsilons 1 --seeds 0
     python benchmarks/marginals.py --inference mbi                # central models by private-pgm: pip install mbi
     python benchmarks/marginals.py --folder kept                  # trainings that are in the folder are not repeated
-    python benchmarks/marginals.py --folder kept --collect --seeds 0 1 2 3 4 --tables adult heloc
+    python benchmarks/marginals.py --folder kept --collect --add --seeds 0 1 2 3 4 --tables adult heloc
     python benchmarks/marginals.py --algorithms aim "silofuse upload" "silofuse release" vtgan vflgan vertigan wgan-gp
 
 Bounds of numbers are public: round numbers about those of each table. Synthetic rows are as many as were trained on.
 Shape, trend: errors of columns and of pairs; across: of pairs of two silos, all in percent. Pairs: the mean distance in
 total variation of all two-way tables of attributes, in percent. AUC: of XGBoost trained on synthetic rows, for the
 target of rows held out. MB: of all messages of the training, the relay's second copy of sealed ones included. Processor
-s: of the training, all parties in one process. Figures are means over the seeds; "± AUC" is half of the range over
-them. Peak GB: of this process so far, evaluation included.
+s: of the training, all parties in one process. Peak GB: of this process so far, evaluation included. Rows of all
+trainings are kept; the page has means over the seeds, and as "± AUC" half of the range over them.
 
 "central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
 "mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
@@ -44,11 +44,12 @@ from silosynth.data import datasets
 from silosynth.evaluation import fidelity, utility
 from silosynth.evaluation.coding import code_tables, schema_of
 from silosynth.evaluation.scores import Score
-from silosynth.papers import tables
+from silosynth.papers import results, tables
 from silosynth.runtime.ledger import Ledger
 from silosynth.simulation.federation import Federation, in_order
 
 DELTA = 1e-5
+SETTING = ("table", "algorithm", "silos", "epsilon")
 MECHANISMS = {"mst": mst, "aim": aim}
 RIVALS: dict[str, tuple[str, str, dict[str, Any]]] = {  # algorithm, preset, options
     "silofuse upload": ("silofuse", "balanced", {"dp_mode": "upload"}),
@@ -126,7 +127,8 @@ def run(
     row |= figures(train, holdout, synthetic, federation.silos, about.target)
     made = ss.simulate(synthetic, federation.silos, schema=bounds(table, train))
     row["pairs %"] = math.nan if level_NA is None else pair_error(level_NA, levels(model, made), sizes_of(model))
-    return row | {"MB": sum(sizes) / 1e6, "processor s": taken, "peak GB": common.peak_gigabytes()}
+    row |= {"MB": sum(sizes) / 1e6, "processor s": taken, "peak GB": common.peak_gigabytes()}
+    return row | results.stamp()
 
 
 def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -182,11 +184,18 @@ def figures(
     }  # fmt: skip
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Means over seeds."""
-    first = {key: rows[0][key] for key in ("table", "algorithm", "silos", "epsilon")} | {"seeds": len(rows)}
-    means = {key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key not in (*first, "seed")}
-    return first | means | {"± AUC": float(np.ptp([row["AUC"] for row in rows])) / 2}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in SETTING), []).append(row)
+    found = []
+    for setting, own in groups.items():
+        figures = [key for key, value in own[0].items() if isinstance(value, float) and key not in SETTING]
+        means = {key: float(np.mean([row[key] for row in own])) for key in figures}
+        spread = {"± AUC": float(np.ptp([row["AUC"] for row in own])) / 2}
+        found.append(dict(zip(SETTING, setting, strict=True)) | {"seeds": len(own)} | means | spread)
+    return found
 
 
 def main() -> None:
@@ -203,23 +212,25 @@ def main() -> None:
     parser.add_argument("--folder", type=make_folder, help="where figures of each training are kept for another run")
     parser.add_argument("--collect", action="store_true", help="train nothing: show what the folder has")
     parser.add_argument("--exact", action="store_true", help="once more without noise")
+    parser.add_argument("--add", action="store_true", help="to results of that name; what they have is not repeated")
     options = parser.parse_args()
-    found, mbi = [], options.inference == "mbi"
+    if options.collect and options.folder is None:
+        parser.error("--collect takes --folder")
+    rows, mbi = common.kept(options.name) if options.add else [], options.inference == "mbi"
+    known = {tuple(row[key] for key in (*SETTING, "seed")) for row in rows}
     epsilons = [*options.epsilons, *[0.0] * options.exact]
     for table, algorithm, silos, epsilon in itertools.product(
         options.tables, options.algorithms, options.silos, epsilons
     ):
         if algorithm.startswith("central") and (silos != options.silos[0] or not epsilon):
             continue  # there are no silos to differ by
-        seeds = options.seeds if epsilon else options.seeds[:1]
-        given = [(table, algorithm, silos, epsilon, seed, options.options, mbi) for seed in seeds]
-        if options.collect:
-            given = [one for one in given if common.kept_at(options.folder, *one).exists()]
-        rows = [common.once(options.folder, run, *one) for one in given]
-        if rows:
-            found.append(summary(rows))
-            print(found[-1], flush=True)
-    common.keep(options.name, found)
+        for seed in options.seeds if epsilon else options.seeds[:1]:
+            setting, how = (table, algorithm, silos, epsilon, seed), (options.options, mbi)
+            there = not options.collect or common.kept_at(options.folder, *setting, *how).exists()
+            if setting not in known and there:
+                rows.append(common.once(options.folder, run, *setting, *how))
+                print(rows[-1], flush=True)
+    common.keep(options.name, rows, shown=summaries(rows))
 
 
 if __name__ == "__main__":
