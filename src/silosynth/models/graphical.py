@@ -199,8 +199,9 @@ def _triangulated(axes: Axes, tables: Iterable[Attributes]) -> list[Attributes]:
     logs = [math.log(size) for size in axes.sizes] + [math.log(len(ends)) for ends in axes.ends]
     used = [*range(count), *sorted(grouped)]
     ways = [_eliminated(graph, used, logs, least_fill) for least_fill in (True, False)]
-    closed = [_largest(mask | _bits_above(mask, count) & _mask(grouped) for mask in cliques) for cliques in ways]
-    found = [[tuple(_bits(mask)) for mask in cliques] for cliques in closed]
+    if grouped:
+        ways = [_largest(mask | _bits_above(mask, count) & _mask(grouped) for mask in cliques) for cliques in ways]
+    found = [[tuple(_bits(mask)) for mask in cliques] for cliques in ways]
     return min(found, key=lambda cliques: sum(_cells(axes, clique) for clique in cliques))
 
 
@@ -220,7 +221,10 @@ def _largest(masks: Iterable[int]) -> list[int]:
 
 
 def _eliminated(graph: Sequence[int], used: Iterable[int], logs: Sequence[float], least_fill: bool) -> list[int]:
-    """Take out attributes, each with its neighbours as a clique: first those that join fewest pairs, or cells."""
+    """Take out attributes, each with its neighbours as a clique: first those that join fewest pairs, or cells.
+
+    None of the cliques contains another.
+    """
     graph, left, cliques, count = list(graph), set(used), list[int](), len(graph) // 2
 
     def price(one: int) -> tuple[float, ...]:
