@@ -23,6 +23,7 @@ Shapes: R rows that are drawn, A attributes, L levels of one, S states of a sepa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -152,7 +153,8 @@ def cells_of(sizes: Sequence[int], tables: Iterable[Attributes], ends: Sequence[
 
 
 def _cells(axes: Axes, clique: Attributes) -> int:
-    return math.prod(axes.size(one) for one in axes.ordered(clique))
+    there, count = set(clique), len(axes.sizes)
+    return math.prod([axes.size(one) for one in clique if one - count not in there])
 
 
 def junction_tree(axes: Axes, tables: Iterable[Attributes]) -> tuple[Clique, ...]:
@@ -201,7 +203,7 @@ def _triangulated(axes: Axes, tables: Iterable[Attributes]) -> list[Attributes]:
     ways = [_eliminated(graph, used, logs, least_fill) for least_fill in (True, False)]
     if grouped:
         ways = [_largest(mask | _bits_above(mask, count) & _mask(grouped) for mask in cliques) for cliques in ways]
-    found = [[tuple(_bits(mask)) for mask in cliques] for cliques in ways]
+    found = [[_bits(mask) for mask in cliques] for cliques in ways]
     return min(found, key=lambda cliques: sum(_cells(axes, clique) for clique in cliques))
 
 
@@ -228,10 +230,10 @@ def _eliminated(graph: Sequence[int], used: Iterable[int], logs: Sequence[float]
     graph, left, cliques, count = list(graph), set(used), list[int](), len(graph) // 2
 
     def price(one: int) -> tuple[float, ...]:
-        neighbours = _bits(graph[one])
-        clique = graph[one] | 1 << one
-        cells = sum(logs[other] for other in _bits(clique & ~_bits_above(clique, count)))
-        fill = sum((graph[one] & ~graph[other]).bit_count() - 1 for other in neighbours) if least_fill else 0
+        mine = graph[one]
+        clique = mine | 1 << one
+        cells = sum([logs[other] for other in _bits(clique & ~_bits_above(clique, count))])
+        fill = sum([(mine & ~graph[other]).bit_count() - 1 for other in _bits(mine)]) if least_fill else 0
         return fill, cells, one
 
     prices = {one: price(one) for one in left}
@@ -252,14 +254,15 @@ def _eliminated(graph: Sequence[int], used: Iterable[int], logs: Sequence[float]
     return cliques
 
 
-def _bits(mask: int) -> list[int]:
+@functools.lru_cache(1 << 14)
+def _bits(mask: int) -> tuple[int, ...]:
     """The places of a number's bits, in order."""
     found = []
     while mask:
         lowest = mask & -mask
         found.append(lowest.bit_length() - 1)
         mask ^= lowest
-    return found
+    return tuple(found)
 
 
 def _zeros(attributes: Attributes, possible: Flags) -> tuple[Attributes, Numbers]:
