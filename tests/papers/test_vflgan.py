@@ -222,16 +222,30 @@ def test_attacks_stand_beside_the_published_ones() -> None:
     beside = attacks.published
     assert beside("wine_quality_red", 100, "assd", "naive") == 0.98 and len(attacks.RIVALS) == 6
     assert beside("wine_quality_white", 200, "rivals", "DOMIAS") == 0.58
+    assert beside("california_housing", 100, "assd", "naive") == 0.81
+    assert beside("california_housing", 200, "rivals", "LOGAN-D1") == 0.54
     assert beside("wine_quality_red", 100, "rivals", "LOGAN-0") == 0.47
     for part, name in (("private", "naive"), ("assd", "nearness")):
         assert beside("wine_quality_red", 100, part, name) is None
     assert beside("wine_quality_red", 40, "assd", "naive") is None
 
 
-def test_both_wines_are_attacked_at_the_published_size() -> None:
-    jobs = attacks.EXPERIMENT.sized("published", {})
+@pytest.mark.parametrize("size", ["kept", "published"])
+def test_wines_and_houses_are_attacked_and_each_can_be_had_alone(size: Size) -> None:
+    jobs = attacks.EXPERIMENT.sized(size, {})
     assert {(job.table, job.rows) for job in jobs} == set(attacks.PAPER)
-    assert {job.table for job in attacks.EXPERIMENT.sized("kept", {})} == {"wine_quality_red"}
+    alone = attacks.EXPERIMENT.sized(size, {"tables": ("wine_quality_white",)})
+    assert [job.identity for job in alone] == [job.identity for job in jobs if job.table == "wine_quality_white"]
+
+
+@needs_data
+def test_the_value_of_houses_is_a_number() -> None:
+    train, others, reference = attacks.records("california_housing", 100)
+    assert (len(train), len(others), len(reference)) == (100, 100, 10_000)
+    task = comparison.load("california_housing", bounds=True)
+    assert task.categories == frozenset() and train.dtypes["median_house_value"] == "int64"
+    assert task.kinds["median_house_value"] == {"kind": "integer", "low": 14_999, "high": 500_001}
+    assert [len(columns) for columns in task.silos.values()] == [5, 4]
 
 
 def test_two_records_are_attacked_the_second_another_one() -> None:

@@ -109,7 +109,7 @@ class TwoSiloTable:
 def load(
     table: str, rows: int | None = None, seed: int = 0, target: Target = "classes", bounds: bool = False
 ) -> TwoSiloTable:
-    """A table of the comparison; with ``bounds`` those of its numbers are declared.
+    """A table of the comparison; with ``bounds`` those of its numbers are declared. A target of regression is a number.
 
     Raises:
         UnavailableError: it is not on this machine and cannot be fetched.
@@ -119,7 +119,8 @@ def load(
     if rows is not None and rows < len(frame):
         chosen = np.sort(np.random.default_rng(seed).choice(len(frame), rows, replace=False))
         frame = frame.iloc[chosen].reset_index(drop=True)
-    number = target == "number" and pd.api.types.is_integer_dtype(frame[info.target])
+    regression = info.task == "regression"
+    number = (target == "number" or regression) and pd.api.types.is_integer_dtype(frame[info.target])
     kinds: dict[str, Any] = {**info.kinds, info.target: "integer" if number else "categorical"}
     categories = frozenset(column for column, kind in kinds.items() if kind == "categorical")
     if bounds:
