@@ -5,7 +5,7 @@ Row counts asked for at epsilon 0.4, 0.2, 0.1… of one checkpoint had the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from tests.attacked.driving import (
     sides,
     until,
 )
+from tests.deployment.common import Rows
 
 from silosynth.algorithms.dplt.protocol import (
     GroupAttributes,
@@ -44,7 +45,7 @@ from silosynth.core.messages import Message
 from silosynth.core.schema import Schema
 from silosynth.core.streams import Streams
 from silosynth.counting.joint import HideBits, TakeBits
-from silosynth.counting.opening import OpenTables, SharesOpened
+from silosynth.counting.opening import NoisedSum, OpenTables, SharesOpened
 from silosynth.deployment import silo as deployment_silo
 from silosynth.deployment.conducting import conduct
 from silosynth.deployment.protocol import Job
@@ -160,9 +161,11 @@ def test_another_choice_of_counted_tables_has_other_noise_and_is_charged(algorit
     assert learnt < once
 
 
-def resumed(job: Job, folder: Path, openings: int) -> Iterator[list[bytes]]:
+def resumed(
+    job: Job, rows: Mapping[str, Rows], folder: Path, openings: int, opens: type[Message] = SharesOpened
+) -> Iterator[list[bytes]]:
     """What silos reply where tables open for the n-th time; and again, brought back to the checkpoint before that."""
-    rows, told, kept, before = columns_of_the_same_rows(), list[dict[str, Message]](), 0, dict[str, bytes]()
+    told, kept, before = list[dict[str, Message]](), 0, dict[str, bytes]()
     for attempt in range(2):
         silos, talk = sides(rows, folder), conduct(job, Streams(1), torch.device("cpu"))
         if attempt:
@@ -176,7 +179,7 @@ def resumed(job: Job, folder: Path, openings: int) -> Iterator[list[bytes]]:
                 if number == len(told):
                     told.append({name: across(silos[name], ask) for name, ask in step.asks.items()})
                 replies, number = told[number], number + 1
-            opened += any(isinstance(reply, SharesOpened) for reply in replies.values())
+            opened += any(isinstance(reply, opens) for reply in replies.values())
             step = talk.send(replies)
         yield [encode(reply) for reply in told[-1].values()]
 
@@ -185,9 +188,20 @@ def resumed(job: Job, folder: Path, openings: int) -> Iterator[list[bytes]]:
 @pytest.mark.parametrize("algorithm", COUNTING)
 def test_a_counting_job_that_resumes_opens_to_the_same_bytes(algorithm: str, openings: int, tmp_path: Path) -> None:
     """What silos agree to open in full comes after the newest checkpoint: sealed anew, it would change the next ask."""
-    job = secret_job(columns_of_the_same_rows(), algorithm, **DP)
-    found = [(told, [charged(tmp_path / name) for name in job.silos]) for told in resumed(job, tmp_path, openings)]
+    rows = columns_of_the_same_rows()
+    job = secret_job(rows, algorithm, **DP)
+    found = [(told, [charged(tmp_path / name) for name in rows]) for told in resumed(job, rows, tmp_path, openings)]
     assert found[0] == found[1]
+
+
+def test_sums_that_would_open_again_with_other_noise_are_refused(tmp_path: Path) -> None:
+    """Masks of a sum are never the same again, so that a job that resumes is asked something else."""
+    rows = rows_of_the_same_columns()
+    attempts = resumed(secret_job(rows, "mst", horizontal=True, **DP), rows, tmp_path, 1, NoisedSum)
+    next(attempts)
+    with pytest.raises(ProtocolError, match="no more in a job than the job's target"):
+        next(attempts)
+    assert all(accounting.affords(Target(5.0, 1e-5), charged(tmp_path / name)) for name in rows)
 
 
 def test_counts_asked_for_at_another_epsilon_have_other_noise_and_are_charged(tmp_path: Path) -> None:

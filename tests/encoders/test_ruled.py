@@ -123,9 +123,20 @@ def test_under_noise_the_description_follows_from_what_is_public_alone() -> None
 def test_a_row_is_described_by_itself() -> None:
     table, own, _, ruling = described(stays(), RULES, private=True)
     form = ruling.forms["silo1"]
-    few = form.describe(table.take(slice(7)), np.random.default_rng(0))
+    few = form.describe(table.take(slice(7)))
     for column in few.columns:
         assert values(column) == values(own[column.name])[:7]
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_row_that_breaks_a_rule_changes_how_no_other_is_described(private: bool) -> None:
+    frame, rng = stays(), np.random.default_rng(0)
+    frame["years"] = rng.permutation(frame.years)
+    own = rules.FixedCombination(**(vars(RULES[0]) | {"on_break": "ignore"}))
+    whole = described(frame, [own], private)[1]["school & years"]
+    less = described(frame.iloc[1:].reset_index(drop=True), [own], private)[1]["school & years"]
+    assert frame.years[0] != 2 * int(frame.school[0][1:]) + 6
+    assert values(less) == values(whole)[1:]
 
 
 def test_chains_and_several_bounds_are_kept() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _ABSENT = object()
 _HIDDEN = "What this silo was asked for does not fit its rows, files or settings"
@@ -24,9 +24,13 @@ class SilosynthError(Exception):
         remedy: what the reader can do about it.
         public: what readers in other organisations may know; the rule and the remedy, if not given, where they stand
             as they are in the code that raises the error: such a text holds no value, as one with blanks filled in may.
+
+    Attributes:
+        events: of noised releases (`silosynth.privacy.events`) that decided that it is raised, which is to be charged.
     """
 
     exit_code: ClassVar[int] = 1
+    events: tuple[Any, ...] = ()
 
     def __init__(self, rule: str, value: object = _ABSENT, remedy: str = "", *, public: str = "") -> None:
         self.rule, self.remedy = rule, remedy

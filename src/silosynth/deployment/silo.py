@@ -248,7 +248,11 @@ class DeploymentSilo(Party):
         """The reply. What an ask of a wrong shape breaks somewhere in the computation is a refusal like others."""
         try:
             return self._answer(ask)
-        except (SilosynthError, OSError, MemoryError):
+        except SilosynthError as error:
+            if error.events:
+                self._charge(error.events)
+            raise
+        except (OSError, MemoryError):
             raise
         except Exception as error:
             traceback.print_exception(error, file=sys.stderr)  # its text may quote the data, so it stays here

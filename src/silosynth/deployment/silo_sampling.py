@@ -76,7 +76,7 @@ def under_own_rules(
     if silo_groups(job):
         return Ruling(horizontal=horizontal), table, said
     least = catalog.fewest_rows(job.config)
-    form, made = described(silo, bound, tightened(schema, bound), table, private, horizontal, least)
+    form, made = described(bound, tightened(schema, bound), table, private, horizontal, least)
     return Ruling(bound, {silo: form}, horizontal), made, said
 
 

@@ -40,6 +40,7 @@ from silosynth.core.errors import DataError
 from silosynth.core.messages import Struct
 from silosynth.core.rules import FixedCombination, Inequality, NullTogether, Pattern, Rule, Sum, Value
 from silosynth.core.schema import DURATIONS, Column, ColumnSchema, Kind, Schema, Table
+from silosynth.core.streams import Streams
 from silosynth.encoders.column import RARE, EncoderConfig, NumericEncoder, fit_encoder
 
 _LENGTH = "timedelta64[ns]"
@@ -61,16 +62,18 @@ class Joined(Struct):
     whole: tuple[bool, ...]
     allowed: tuple[str, ...]
 
-    def describe(self, table: Table, rng: np.random.Generator) -> Column:
-        """The category of N rows; a row whose combination is not allowed gets one of those most like it."""
+    def describe(self, table: Table) -> Column:
+        """The category of N rows; a combination that is not allowed becomes one of those most like it, the same always.
+
+        Drawn for each row, by public numbers, one row more would change what all rows after it become.
+        """
         keys, place_N = ruling.combined([table[column.name] for column in self.columns])
         levels = self.allowed or tuple(sorted(keys))
         number = {key: code for code, key in enumerate(levels)}
-        code_N = torch.tensor([number.get(key, -1) for key in keys] or [0])[place_N]
-        for key in sorted(set(keys) - set(number)):
-            rows = (place_N == keys.index(key)).nonzero().flatten()
+        for key in set(keys) - set(number):
             like = _most_like(key, levels)
-            code_N[rows] = torch.from_numpy(rng.choice(like, len(rows)))
+            number[key] = like[Streams(0).child("rules", self.name, key).integer() % len(like)]
+        code_N = torch.tensor([number[key] for key in keys] or [0])[place_N]
         return Column(self.name, "object", code_N, torch.zeros(len(table), dtype=torch.bool), levels)
 
     def restore(self, column: Column, rng: np.random.Generator) -> list[Column]:
@@ -255,7 +258,7 @@ class Ruled(Struct):
     computed: tuple[Summed | Above, ...]
     drop: tuple[str, ...]
 
-    def describe(self, table: Table, rng: np.random.Generator) -> Table:
+    def describe(self, table: Table) -> Table:
         """The table (N rows) as it is learnt, in the schema's order."""
         known = {column.name: column for column in table.columns}
         for rule in self.nulls:
@@ -265,7 +268,7 @@ class Ruled(Struct):
                 known[name] = replace(known[name], missing=missing, values=torch.where(missing, 0, known[name].values))
         whole = Table(tuple(known.values()))
         for one in self.joined:
-            known[one.name] = one.describe(whole, rng)
+            known[one.name] = one.describe(whole)
         for other in self.computed:
             if isinstance(other, Above):
                 known[other.name] = other.describe(whole)

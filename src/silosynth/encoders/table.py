@@ -326,7 +326,11 @@ def _learnt(
             levels = encoder.encode(stand_in, public).levels
             counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
         else:
-            encoder, counts = _categorical(column, each, names, rows, noise)
+            try:
+                encoder, counts = _categorical(column, each, names, rows, noise)
+            except DataError as error:  # which tells of noised counts, as a reply would
+                error.events = tuple(noise.events)
+                raise
         encoders.append(encoder)
         shares.append(shares_of(counts))
     return Learnt(tuple(encoders), rows, tuple(noise.events), tuple(shares))

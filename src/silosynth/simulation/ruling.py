@@ -200,7 +200,7 @@ def under_rules(
         breaks = {rule: int(rule.broken(table).sum()) for rule in own[silo]}
         said += check_breaks(breaks, len(table), silo, private)
         schema = tightened(federation.schemas[silo], bound)
-        forms[silo], tables[silo] = described(silo, own[silo], schema, table, private, federation.horizontal, least)
+        forms[silo], tables[silo] = described(own[silo], schema, table, private, federation.horizontal, least)
     whole = distinct_columns(federation.tables.values())
     ruling = Ruling(bound, forms, federation.horizontal, totals(apart, federation.schema, whole))
     schemas = ruling.schemas(federation.schemas)
@@ -223,7 +223,7 @@ def _of_groups(federation: Federation, rules: Sequence[Rule], private: bool) -> 
 
 
 def described(
-    silo: str, rules: Sequence[Rule], schema: Schema, table: Table, private: bool, horizontal: bool, least: int
+    rules: Sequence[Rule], schema: Schema, table: Table, private: bool, horizontal: bool, least: int
 ) -> tuple[Ruled, Table]:
     """How a silo describes its rows under rules of its own, which are bound; and its rows described so.
 
@@ -232,7 +232,7 @@ def described(
     """
     schema = _without_reasons(schema) if private else schema
     form = ruled(schema, rules, grids(schema), table, None if private or horizontal else table, least)
-    return form, form.describe(table, Streams(0).child("rules", silo).numpy()).own_levels()
+    return form, form.describe(table).own_levels()
 
 
 def check_across(rules: Sequence[Rule], silos: Mapping[str, Iterable[str]], partitioned: bool) -> None:
