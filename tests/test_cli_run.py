@@ -628,6 +628,10 @@ def test_a_file_has_conditions_of_each_row(name: str, text: str, model: Path, tm
         ('given = { age = "abc" }', "a bound must be a number"),
         ("given = { age = { low = 60, high = 20 } }", "Swap them"),
         ('given = { region = "norht" }', "Did you mean 'north'"),
+        ('given = { region = "north" }\nbalance = "region"', "named once"),
+        ('balance = "age"', "at least two levels"),
+        ("shift = { region = { north = 1.4 } }", "from 0 to 1"),
+        ("shift = { region = { norht = 0.4 } }", "Did you mean 'north'"),
     ],
 )
 def test_what_rows_cannot_be_asked_for_is_said_before_training(asked: str, says: str, plan: Path) -> None:
@@ -641,9 +645,10 @@ def test_a_level_that_is_pooled_cannot_be_asked_for_and_that_is_said_before_trai
     people = pd.read_csv(plan.parent / "people.csv")
     people.loc[:3, "region"] = "island"
     people.to_csv(plan.parent / "people.csv", index=False)
-    plan.write_text(PLAN.replace("rows = 250", 'given = { region = "island" }'))
-    refused = call("run", plan)
-    assert refused.exit_code == 2 and "fewer than 5 training rows" in refused.stderr and "(rare)" in refused.stderr
+    for asked in ('given = { region = "island" }', "shift = { region = { island = 0.4 } }"):
+        plan.write_text(PLAN.replace("rows = 250", asked))
+        refused = call("run", plan)
+        assert refused.exit_code == 2 and "fewer than 5 training rows" in refused.stderr and "(rare)" in refused.stderr
     assert not (plan.parent / "out" / "model.silosynth").exists()
 
 

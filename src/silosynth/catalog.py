@@ -418,4 +418,10 @@ def _changed(config: Struct, options: Mapping[str, Any], where: str) -> Struct:
         return dataclasses.replace(config, **changes)
     except MessageError as error:
         rule = error.rule.removeprefix(f"{type(config).__name__}.")
-        raise ConfigError(f"Option {where}{rule}", options, "Give a value of that type.") from error
+        raise ConfigError(
+            f"Option {where}{rule}", changes.get(rule.split()[0]), "Give a value of that type."
+        ) from error
+    except ConfigError as error:
+        if where:
+            error.prefix(f"Options of {where[:-1]}")
+        raise

@@ -199,8 +199,10 @@ def test_joint_training_refuses_what_it_cannot_train():
 def test_options_name_the_nearest_and_the_type():
     with pytest.raises(ConfigError, match="Did you mean 'steps'"):
         fit(**{"latent.step": 5})
-    with pytest.raises(ConfigError, match="must be int"):
+    with pytest.raises(ConfigError, match=r"Option latent.steps must be int \(got: many\)"):
         fit(**{"latent.steps": "many"})
+    with pytest.raises(ConfigError, match=r"Options of latent: Option 'steps' must be above zero \(got: -3\)"):
+        fit(**{"latent.steps": -3})
     with pytest.raises(ConfigError, match="Did you mean 'fast'"):
         fit(preset="fats")
 

@@ -287,9 +287,12 @@ def test_a_job_begins_once_a_person_approves_of_its_terms(tmp_path: Path, monkey
         place = waiting(tmp_path, "shop", "trial")
         with pytest.raises(ConfigError, match="was looked at"):
             decide(place, True, "")
-        looked_at(place)
+        (tmp_path / "synthetic.csv").touch()
+        shown = call("fetch", "trial", "--held", "--kit", place.parent, "--out", tmp_path / "synthetic.csv")
+        assert shown.exit_code == 0 and 'algorithm = "silofuse"' in shown.stdout, shown.output
         decide(place, True, "as agreed", further=True)
 
+    monkeypatch.setattr(outcomes, "open_kit", lambda folder: SimpleNamespace(name="shop", jobs=folder))
     looks = officer(monkeypatch, act)
     carry_out(Order(job(silos, align=None)), silos, tmp_path, shop=START)
     assert len(looks) == 1 and read

@@ -18,6 +18,7 @@ from silosynth.core.errors import ConfigError, DataError, SilosynthError, Storag
 from silosynth.core.version import VERSION
 from silosynth.deployment import coordinator, forgetting
 from silosynth.deployment.coordinator import Status, read_status
+from silosynth.deployment.entry import journal
 from silosynth.deployment.facts import KnownSite
 from silosynth.deployment.kits import KEY, SILO_TEMPLATE, StartKit
 from silosynth.deployment.rows import check_rows, read_silo
@@ -72,6 +73,14 @@ def test_a_silo_knows_how_its_jobs_ended(here: Path) -> None:
     assert {(job or {})["state"] for job in map(KnownSite(kit).job, ("trial", "late"))} == {"done"}
     late = KnownSite(kit).job("late")
     assert late is not None and late["kind"] == "draw from trial" and late["silos"] == ["bank", "shop"]
+
+
+def test_the_last_event_of_a_log_is_shown_by_its_first_line(tmp_path: Path) -> None:
+    journal(tmp_path / "trial")(
+        "refused: numbers need declared bounds. Fill in:\n\n[schema]\nage = { low = …, high = … }"
+    )
+    told = KnownSite(SimpleNamespace(name="bank", folder=tmp_path, jobs=tmp_path)).job("trial")  # type: ignore[arg-type]
+    assert told is not None and told["last"].endswith("refused: numbers need declared bounds. Fill in:")
 
 
 def test_a_kits_private_keys_are_its_owners(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def test_kinds_are_those_of_the_schema() -> None:
         (MINIMAL + "[schema.age]\nkind = 'integr'", "Did you mean 'integer'?"),
         (MINIMAL + "[algorithm]\nruntime = 'process'", "Did you mean 'processes'?"),
         (MINIMAL + "[algorithm]\nseed = '7'", "algorithm.seed must be a whole number (got: 7). Write a whole"),
+        (MINIMAL + "[algorithm]\nthreads = 0", "algorithm.threads must be at least 1, or one of auto (got: 0). Known"),
         (MINIMAL + "[algorithm]\nseed = -1", "algorithm.seed must be at least 0 (got: -1)"),
         (MINIMAL + "[run]\nlimit = 0.0", "run.limit must be more than 0.0 (got"),
         (MINIMAL + "[algorithm]\nlimit = 9", "algorithm.limit is not a known key (got: limit). Write it under [run]."),

@@ -164,6 +164,7 @@ def test_silos_own_frames_agree_in_the_first_ones_order() -> None:
         (lambda f: f.assign(age=list("abcdef")), SchemaError, r"'age'.*kind.*integer in a; categorical in b.*schema="),
         (lambda f: f.assign(age=f["age"].astype("int16")), SchemaError, r"'age'.*int64 in a; int16 in b.*\.astype"),
         (lambda f: f.drop(columns="age"), SchemaError, r"'age' must be in every silo.*there in a; absent in b"),
+        (lambda f: f.rename(columns={"age": "years"}), SchemaError, r"a: without years; b: without age.*identifier="),
         (lambda f: f.assign(extra=1), SchemaError, r"'extra' must be in every silo.*absent in a; there in b"),
         (lambda f: f.head(0), DataError, r"Silo 'b': A table needs at least one row"),
         (lambda f: f.assign(age=np.inf), DataError, r"Silo 'b': .*infinities"),

@@ -180,6 +180,7 @@ def test_noise_is_charged_once_for_training_and_hold_out_rows(tmp_path: Path) ->
     report = ss.judge(federation, SYNTHETIC, holdout=HELD, target="ill", epsilon=5.0, delta=1e-5, ledger=ledger)
     assert report.about.counted is not None and "with noise of deviation" in report.about.counted["opened"]
     assert "epsilon at most 5 at delta" in report.about.counted["cost of judging"]
+    assert "floor: the same figure of a perfect generator" in str(report)
     report.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "Guarantee: epsilon at most 5 at delta" in page and "No epsilon holds for the model" not in page

@@ -60,7 +60,8 @@ def fetch(
     site = open_kit(kit)
     place = kept_folder(site, job) / SYNTHETIC
     labelled = _labels(out) if (place.parent / LABEL).exists() and not held else ()
-    check_free([out, *labelled, *([] if model is None else [model])], to.force)
+    if not (held and "terms" in approval.held(place.parent)):  # of a start nothing is written
+        check_free([out, *labelled, *([] if model is None else [model])], to.force)
     if model is not None:
         _write_model(ui, place.parent, model)
     if held:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from silosynth.commands.tables import Material
     from silosynth.core.conditions import Condition, Made
     from silosynth.core.schema import Schema
-    from silosynth.experiment.grammar import Command, Experiment
+    from silosynth.experiment.grammar import Command, Experiment, SampleSection
 
 MODEL = "model.silosynth"
 LEDGER = "ledger.jsonl"
@@ -233,11 +233,12 @@ def _check_sample(plan: Experiment, federation: Federation, train: pd.DataFrame)
     asked, framed, columns, how = plan.sample, plan.given_rows(), federation.schema.modelled, plan.algorithm
     known, entry = _may_be_made(plan, federation.schema, train), catalog.algorithm(how.name)
     config = entry.configure(how.preset, how.options)
+    least = entry.pools_below(config)
     for texts in framed or [in_json(asked.given) if isinstance(asked.given, dict) else ()]:
         by_name(texts, columns)
         given = {name: value for name, value in from_text(texts, known).items() if name in known}
         for condition in parse(given, known):
-            _check_levels(condition, given[condition.column], train[condition.column], entry.pools_below(config))
+            _check_levels(condition, given[condition.column], train[condition.column], least)
     for name in (*([asked.balance] if asked.balance else []), *asked.shift):
         if name not in columns:
             raise ConfigError("Rows are grouped by one column that is modelled", name, nearest(name, columns))
@@ -249,6 +250,23 @@ def _check_sample(plan: Experiment, federation: Federation, train: pd.DataFrame)
         raise ConfigError(rule, f"{len(framed)} rows for {asked.rows}", "Leave rows out of [sample].")
     if groups and catalog.partitioned(config):
         raise ConfigError("Columns that stay in their silos are drawn under the same conditions", groups[0], _SAME)
+    if not framed:
+        _check_shares(asked, given, known, train, least)
+
+
+def _check_shares(
+    asked: SampleSection, given: Mapping[str, Any], known: Mapping[str, Made], train: pd.DataFrame, least: int
+) -> None:
+    """Refuse a ``balance`` or ``shift`` that no model of these rows has."""
+    from silosynth.core.streams import Streams
+    from silosynth.simulation.groups import grouped
+
+    names = [asked.balance] if asked.balance else [*asked.shift]
+    named = all(isinstance(wanted, dict) for wanted in asked.shift.values())  # else one of two levels, one maybe (rare)
+    if names and named and known.keys() >= set(names):
+        grouped(1, given, asked.balance, asked.shift or None, known, Streams(0))
+        for name, level in ((name, level) for name, wanted in asked.shift.items() for level in wanted):
+            _check_levels(known[name].condition(level), level, train[name], least)
 
 
 def _check_levels(condition: Condition, given: Any, column: pd.Series, least: int) -> None:

@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 
 
 def journal(folder: Path) -> Say:
-    """A function that writes one line, with the time, to the log in ``folder``."""
+    """A function that writes an event, with the time, to the log in ``folder``."""
     path = make_folder(folder) / LOG
 
     def say(line: str) -> None:

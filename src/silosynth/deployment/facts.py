@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,7 @@ from silosynth.privacy.events import Event
 Json = dict[str, Any]
 UNFINISHED = ("submitted", "running", "interrupted", "suspended", "waiting for a person")
 _TAIL = 65536  # bytes of a log that are looked at for its last lines
+_EVENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")  # as `silosynth.deployment.entry.journal` writes them
 _FOOT = 64  # bytes by which a ledger's file is known to be the one that was read before
 _STOPPED = "The coordinator is not running. Start it: silosynth coordinator start"
 
@@ -163,7 +165,7 @@ class KnownSite:
 
     def _at_silo(self, folder: Path) -> Json:
         ledger = self._ledger(folder, 0.0)
-        facts: Json = {"state": self._state(folder, ledger["ended"]), "last": _last_line(folder / entry.LOG)}
+        facts: Json = {"state": self._state(folder, ledger["ended"]), "last": _last_event(folder / entry.LOG)}
         facts |= {"stage": "", "done": 0, "total": 0, "seconds_left": None}  # which the coordinator knows
         try:
             asked = approval.held(folder)
@@ -329,8 +331,9 @@ def _changed(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
 
-def _last_line(path: Path) -> str:
-    return next(iter(log_tail(path, 1)), "")
+def _last_event(path: Path) -> str:
+    """The line that begins the last event of a log: what an error wants filled in follows below it."""
+    return next((line for line in reversed(log_tail(path)) if _EVENT.match(line)), "")
 
 
 def _finite(values: Json) -> Json:

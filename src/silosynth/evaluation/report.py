@@ -201,7 +201,9 @@ def _summary(scores: Sequence[Score]) -> list[str]:
         )
         for row in [head, *body]
     ]
-    return [line.rstrip() for line in lines] + ["floor: the same figure between real samples"]
+    simulated = any("perfect generator" in score.floor_note for score in scores)
+    of = "of a perfect generator, in simulations" if simulated else "between real samples"
+    return [line.rstrip() for line in lines] + [f"floor: the same figure {of}"]
 
 
 def _view(score: Score, withheld: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
@@ -71,10 +71,23 @@ def missing_key(file: str, key: str) -> ConfigError:
 
 def _explained(name: str, error: ValidationError, root: type[BaseModel]) -> ConfigError:
     """The first problem as the error itself, the others as lines of its remedy."""
-    first, *others = [_problem(dict(details), root) for details in error.errors(include_url=False)]
+    first, *others = _either(_problem(dict(details), root) for details in error.errors(include_url=False))
     rule, value, remedy = first
     more = "".join(f"\n{_config_error(*other)}" for other in others)
     return _config_error(f"{name}: {rule}", value, remedy + more)
+
+
+def _either(problems: Iterable[tuple[str, tuple[Any, ...], str]]) -> list[tuple[str, tuple[Any, ...], str]]:
+    """Problems, those of a value that fits none of several types as one."""
+    found: dict[str, tuple[str, tuple[Any, ...], str]] = {}
+    for rule, value, remedy in problems:
+        key, _, wanted = rule.partition(" must be ")
+        if wanted and key in found and found[key][1] == value:
+            before, _, other = found[key]
+            found[key] = f"{before}, or {wanted}", value, f"{other} {remedy}".strip()
+        else:
+            found[key if wanted else rule] = rule, value, remedy
+    return list(found.values())
 
 
 def _config_error(rule: str, value: tuple[Any, ...], remedy: str) -> ConfigError:
@@ -84,7 +97,7 @@ def _config_error(rule: str, value: tuple[Any, ...], remedy: str) -> ConfigError
 def _problem(details: Mapping[str, Any], root: type[BaseModel]) -> tuple[str, tuple[Any, ...], str]:
     """Rule, value (if there is one) and remedy of one of pydantic's findings."""
     where, kind, limits = details["loc"], details["type"], details.get("ctx", {})
-    key, value = ".".join(map(str, where)), details["input"]
+    key, value = ".".join(str(step) for step in where if not _TYPE.fullmatch(str(step))), details["input"]
     if kind == "extra_forbidden":
         known = _by_name(_section(root, where[:-1]))
         return f"{key} is not a known key", (where[-1],), _MOVED.get(key) or nearest(str(where[-1]), known)
@@ -106,6 +119,8 @@ _EXAMPLES = {
 }
 
 _MOVED = dict.fromkeys(("algorithm.limit", "algorithm.missing"), "Write it under [run].")  # of earlier releases
+
+_TYPE = re.compile(r"constrained-\w+|(dict|list|literal)\[.*\]")  # pydantic's names of the types of a value of several
 
 _KINDS = {
     "bool_type": "true or false",

@@ -284,11 +284,24 @@ def _of_frames(frames: Mapping[str, Any], schema: Mapping[str, Any] | None) -> F
     for silo, frame in frames.items():
         with _errors_name(silo):
             read[silo] = read_table(to_pandas(frame), schema)
+    _check_not_apart({silo: own.names for silo, (own, _) in read.items()})
     kinds = agreed({silo: own for silo, (own, _) in read.items()})
     tables = {silo: table.select(kinds.names).own_levels() for silo, (_, table) in read.items()}
     first = next(iter(frames.values()))
     made = flavour(first)
     return Federation(tables, dict.fromkeys(tables, kinds), kinds.names, made, True, arrow_types(first, kinds))
+
+
+def _check_not_apart(held: Mapping[str, Sequence[str]]) -> None:
+    """Refuse tables of which each has a column that another lacks: these may be of the same rows."""
+    every = dict.fromkeys(name for names in held.values() for name in names)
+    lacks = {silo: [name for name in every if name not in names] for silo, names in held.items()}
+    if all(lacks.values()):
+        raise SchemaError(
+            "Tables of different rows have the same columns",
+            "; ".join(f"{silo}: without {', '.join(names)}" for silo, names in lacks.items()),
+            'Rename columns; or link tables of the same rows by a column that all have: identifier="customer".',
+        )
 
 
 def _of_groups(
