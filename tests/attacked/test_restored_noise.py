@@ -5,6 +5,7 @@ Row counts asked for at epsilon 0.4, 0.2, 0.1… of one checkpoint had the same 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from silosynth.algorithms.dplt.protocol import (
     Relate,
 )
 from silosynth.algorithms.gdts.protocol import Describe, NoisedSummaries, Summarise
-from silosynth.algorithms.marginals.protocol import MakeAttributes
+from silosynth.algorithms.marginals.protocol import ROW_STEPS, MakeAttributes
 from silosynth.algorithms.silofuse import private as silofuse
 from silosynth.algorithms.vflgan.protocol import VFLGANPrepare
 from silosynth.algorithms.vtgan.protocol import EncodeRows
@@ -202,6 +203,21 @@ def test_sums_that_would_open_again_with_other_noise_are_refused(tmp_path: Path)
     with pytest.raises(ProtocolError, match="no more in a job than the job's target"):
         next(attempts)
     assert all(accounting.affords(Target(5.0, 1e-5), charged(tmp_path / name)) for name in rows)
+
+
+def test_each_step_with_noised_sums_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    rows, found = rows_of_the_same_columns(), 0
+    silos, talk = (
+        sides(rows, tmp_path),
+        conduct(secret_job(rows, "mst", horizontal=True, **DP), Streams(1), torch.device("cpu")),
+    )
+    step = next(talk)
+    with contextlib.suppress(StopIteration):
+        while True:
+            found += isinstance(step, Checkpoint) and step.always
+            asks = step.asks if isinstance(step, Exchange) else {}
+            step = talk.send({name: across(silos[name], ask) for name, ask in asks.items()})
+    assert found == len(ROW_STEPS)
 
 
 def test_counts_asked_for_at_another_epsilon_have_other_noise_and_are_charged(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import gc
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,21 @@ def test_checkpoints_are_thinned_by_time(tmp_path: Path, whole: tuple[torch.Tens
     assert torch.equal(result, whole[0])
     assert torch.equal(run(tmp_path, ROUNDS, resume=True), whole[0])
     assert (tmp_path / LEDGER).read_bytes() == whole[1]
+
+
+def test_a_checkpoint_that_is_always_written_waits_for_no_time(tmp_path: Path) -> None:
+    def always() -> Conversation[None]:
+        talk, replies = coordinate(ROSTER, STREAMS, ROUNDS), None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = talk.send(replies)
+                replies = yield replace(step, always=True) if isinstance(step, Checkpoint) else step
+
+    store = CheckpointStore(tmp_path, "toy")
+    link = InProcess(adders(), store.parties)
+    drive(lambda state: always(), link, Ledger(tmp_path / LEDGER), store, clock=lambda: 0.0)
+    newest = store.latest()
+    assert newest is not None and newest.number == ROUNDS
 
 
 def test_the_ledger_matches_what_was_sent(tmp_path: Path) -> None:

@@ -56,10 +56,12 @@ class Checkpoint:
     """A safe point: calling the coordinator again with ``state`` continues from here, to the same bytes.
 
     Every party stores its own state with it. While a party is lost no checkpoint is written; the last one stays, and
-    can be resumed from once all parties are back.
+    can be resumed from once all parties are back. One that comes soon after another is passed over, unless it is to be
+    written ``always``: where parties could not do again what came before it.
     """
 
     state: State
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)

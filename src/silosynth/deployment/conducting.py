@@ -421,7 +421,7 @@ def _within(part: Conversation[R], around: State) -> Conversation[R]:
         step = next(part)
         while True:
             if isinstance(step, conversation.Checkpoint):
-                step = conversation.Checkpoint({**around, "inner": step.state})
+                step = replace(step, state={**around, "inner": step.state})
             step = part.send((yield step))
     except StopIteration as end:
         result: R = end.value

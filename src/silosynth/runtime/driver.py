@@ -47,7 +47,8 @@ def drive(
             experiment are removed first.
         watch: called with progress.
         resume: continue from the newest usable checkpoint; start over if there is none.
-        seconds: minimum time between two checkpoints; 0 stores every one. Resuming from any gives the same bytes.
+        seconds: minimum time between two checkpoints; 0 stores every one, as those are that say so themselves.
+            Resuming from any gives the same bytes.
         clock: a monotonic clock in seconds.
         threads: torch threads of the coordinator; with more than one the last bits of results may be others
             (docs/decisions/0006, 0052).
@@ -209,7 +210,9 @@ class _DrivenRun:
         self._slow = set(slow)
 
     def _checkpoint(self, checkpoint: Checkpoint) -> None:
-        if self._store is None or self._clock() - self._stored < self._seconds or self._link.lost():
+        if self._store is None or self._link.lost():
+            return
+        if self._clock() - self._stored < self._seconds and not checkpoint.always:
             return
         self._send_rider()
         position: Position = self._ledger.flush()

@@ -197,9 +197,9 @@ def _taken(config: MarginalsConfig, roster: Roster, streams: Streams, state: Sta
     steps = _steps(config) + ((_extend,) * config.rounds + (_refine,) if config.adaptive else ())
     for stage in range(state["stage"], len(steps)):
         yield Progress("tables", stage, len(steps))
-        yield Checkpoint(state)
         state = yield from steps[stage](roster, config, streams, state)
         state = {**state, "stage": stage + 1}
+        yield Checkpoint(state, always=config.horizontal and config.dp.private)  # silos never add the same noise again
     yield Progress("tables", len(steps), len(steps))
     return state
 
