@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import re
@@ -289,24 +288,47 @@ def test_what_readme_says_of_peers_is_what_is_on_record() -> None:
     assert {tuple(title.split(": ")) for title in shown if title} - told == set()
 
 
+TITLES = {"Adult": "adult", "NSL-KDD": "intrusion_nsl_kdd_20pct", "covertype": "covertype_50k"}
+
+
+def kept_marginals(name: str) -> dict[tuple[str, str, float], list[dict[str, Any]]]:
+    rows: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
+    for row in json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())["rows"]:
+        if row["silos"] == 4:
+            rows.setdefault((row["table"], row["algorithm"], row["epsilon"]), []).append(row)
+    return rows
+
+
+def lines_of_marginals(head: str) -> Iterator[tuple[str, float, list[str]]]:
+    page, table = (ROOT / "docs/algorithms/marginals.md").read_text(encoding="utf-8"), ""
+    for line in page.split(head)[1].split("\n\n")[0].splitlines()[2:]:
+        title, epsilon, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        table = TITLES.get(title, title) or table
+        yield table, float(epsilon), [f"0{cell}" if cell[:1] == "." else cell for cell in cells]
+
+
 def test_what_the_page_of_marginals_says_of_central_ones_is_what_is_on_record() -> None:
-    files = ("marginals_beside_central", "marginals_above_1")  # of `mst` and `aim` the newer rows
-    kept = [row for name in files for row in json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())["rows"]]
-    record = {(row["table"], row["algorithm"], row["epsilon"]): row for row in kept}
-    page = (ROOT / "docs/algorithms/marginals.md").read_text(encoding="utf-8")
-    lines = page.split("| table | epsilon | seeds |")[1].split("\n\n")[0].splitlines()[2:]
-    titles = {"Adult": "adult", "NSL-KDD": "intrusion_nsl_kdd_20pct", "covertype": "covertype_50k"}
-    table, shown = "", 0
-    for title, epsilon, _, *cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines):
-        table = titles.get(title, title) or table
-        algorithms = ("aim", "central aim", "mst", "central mst")
-        for cell, (name, algorithm) in zip(cells, itertools.product(("pairs %", "AUC"), algorithms), strict=True):
-            row = record.get((table, algorithm, float(epsilon)))
-            assert bool(cell) == (row is not None), (table, epsilon, algorithm)
-            if row is not None:
-                same_figures([cell if cell[0] != "." else f"0{cell}"], [row[name]])
-                shown += 1
-    assert shown == 2 * len(record)
+    record, shown = kept_marginals("marginals_beside_central"), 0
+    algorithms = ("aim", "central aim", "mst", "central mst")
+    for table, epsilon, (seeds, *cells) in lines_of_marginals("| table | epsilon | seeds |"):
+        rows = [record[table, algorithm, epsilon] for algorithm in algorithms]
+        counts = [len(own) for own in rows]
+        assert seeds in (", ".join(map(str, counts)), str(counts[0]) * (len({*counts}) == 1))
+        figures = [np.mean([row[name] for row in own]) for name in ("pairs %", "AUC") for own in rows]
+        same_figures(cells, figures)
+        shown += 4
+    assert shown == len(record)
+
+
+def test_what_the_page_of_marginals_says_of_dplt_is_what_is_on_record() -> None:
+    ours, theirs, shown = kept_marginals("marginals_beside_central"), kept_marginals("marginals_rivals"), 0
+    for table, epsilon, cells in lines_of_marginals("| table | epsilon | shape %: `aim` |"):
+        rows = [ours[table, "aim", epsilon][0], *theirs.get((table, "dplt", epsilon), [])]
+        assert all(row["seed"] == 0 for row in rows)
+        figures = [row[name] for name in ("shape %", "trend %", "AUC") for row in rows]
+        same_figures([cell for cell in cells if cell], figures)
+        shown += len(rows) - 1
+    assert shown == sum(algorithm == "dplt" for _, algorithm, _ in theirs)
 
 
 def test_shown_text_is_compared_with_what_is_printed() -> None:
