@@ -61,11 +61,11 @@ def test_rows_in_the_same_order_are_sampled_by_their_place(tmp_path: Path) -> No
 
 
 def test_samples_by_place_of_tables_with_more_rows_or_fewer_are_refused(tmp_path: Path) -> None:
-    whole = customers(161)
+    whole, few = customers(161), OPEN.model_copy(update={"least_rows": 1})
     for more in (1, 2):  # nine samples of ten have as many rows without these
         silos = {"bank": Rows(whole[["age", "income"]]), "shop": Rows(whole[["visits", "paid"]][:-more])}
         with pytest.raises(ProtocolError, match=r"All silos take up the same rows|Silos must hold the same rows"):
-            begun(job(silos, sample=0.1, align=None, name=f"less{more}"), parties(silos, tmp_path / f"less{more}"))
+            begun(job(silos, sample=0.1, align=None, name=f"less{more}"), parties(silos, tmp_path / f"less{more}", few))
 
 
 def test_silos_with_rows_of_their_own_sample_these(tmp_path: Path) -> None:
