@@ -203,24 +203,27 @@ def noise_reused(patched: pytest.MonkeyPatch) -> None:
 
 def less_noise_in_the_plan(patched: pytest.MonkeyPatch) -> None:
     real = private.column_noise
-    patched.setattr(private, "column_noise", lambda plan, factor=1.0: real(plan, factor / 2))
+    patched.setattr(private, "column_noise", lambda variance, factor=1.0: real(variance, factor / 2))
 
 
 def half_on_full_tables(patched: pytest.MonkeyPatch) -> None:
-    real = private.full_noise
-    patched.setattr(private, "full_noise", lambda *given: halved(real(*given)))
+    real = private.next_noise
+    patched.setattr(private, "next_noise", lambda *given: halved(real(*given)))
 
 
-def half_on_the_last_tables(patched: pytest.MonkeyPatch) -> None:
-    real = private.last_noise
-    patched.setattr(private, "last_noise", lambda *given: halved(real(*given)))
+def half_on_later_tables(patched: pytest.MonkeyPatch) -> None:
+    real = private.next_noise
+
+    def next_noise(config: Any, held: Any, opened: Any, planned: int) -> Any:
+        noise = real(config, held, opened, planned)
+        return halved(noise) if opened else noise
+
+    patched.setattr(private, "next_noise", next_noise)
 
 
-def last_tables_as_if_none_were_open(patched: pytest.MonkeyPatch) -> None:
-    real = private.last_noise
-    patched.setattr(
-        private, "last_noise", lambda config, held, levels, opened, last: real(config, held, levels, 0, last)
-    )
+def later_tables_as_if_none_were_open(patched: pytest.MonkeyPatch) -> None:
+    real = private.next_noise
+    patched.setattr(private, "next_noise", lambda config, held, opened, planned: real(config, held, (), planned))
 
 
 def halved(noise: CellNoise | None) -> CellNoise:
@@ -229,5 +232,5 @@ def halved(noise: CellNoise | None) -> CellNoise:
 
 
 EVERYWHERE = [half_the_noise, an_event_left_out, a_tables_event_left_out, noise_reused, less_noise_in_the_plan]
-BEYOND_A_TREE = [half_on_full_tables, half_on_the_last_tables, last_tables_as_if_none_were_open]
+BEYOND_A_TREE = [half_on_full_tables, half_on_later_tables, later_tables_as_if_none_were_open]
 CAUGHT = r"noise below|the same noise|zip\(\)|affords|opens no tables beyond"

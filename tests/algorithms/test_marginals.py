@@ -27,7 +27,7 @@ from silosynth.core import conditions
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Message, Release
 from silosynth.core.rules import Inequality
-from silosynth.core.schema import Column
+from silosynth.core.schema import Column, ColumnSchema, Schema
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
 from silosynth.data import frames
@@ -54,7 +54,8 @@ KINDS: dict[str, dict[str, Any]] = {  # the algorithm's name comes first
     "aim last": {"tables": 2.0, "rounds": 1},  # the last tables get what is left
     "aim groups": {"tables": 1.4, "rounds": 1, "dp": DP | {"epsilon": 10.0}},  # tables of groups are in the model
 }
-HELD = (private.Held(2, 1), private.Held(2, 0))
+HELD = (private.Held((4, 4), 1), private.Held((4, 2), 0))  # of so many values, as far as schemas say
+MANY_HELD = (private.Held((4,) * 8, 5), private.Held((3,) * 7, 4))
 
 
 def people(rows: int = 200) -> pd.DataFrame:
@@ -186,7 +187,7 @@ def test_attributes_have_as_many_levels_as_asked_for_and_come_back(kind: str) ->
         federation.tables["a"], federation.schemas["a"], seated, Streams(5), CPU, MarginalsConfig(bins=6, groups=3)
     )
     silo.answer(marginals.DescribeHeld())
-    made = silo.answer(marginals.MakeAttributes((silo._own_held, private.Held(1, 0))))
+    made = silo.answer(marginals.MakeAttributes((silo._own_held, private.Held((2,), 0))))
     (attribute,), (encoder,) = silo.attributes, silo.columns.encoders
     assert made.levels == (7,) and len(made.groups[0]) == 4 and made.groups[0][-1] == 7  # and one of missing values
     cells = silo._cells()[:, 0]
@@ -251,7 +252,7 @@ def test_levels_of_few_rows_are_pooled() -> None:
     [
         (1.0, HELD),
         pytest.param(0.3, HELD, marks=pytest.mark.slow),
-        pytest.param(10.0, (private.Held(8, 5), private.Held(7, 4)), marks=pytest.mark.slow),  # variances have a floor
+        pytest.param(10.0, MANY_HELD, marks=pytest.mark.slow),  # variances have a floor
     ],
 )
 def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
@@ -273,10 +274,37 @@ def test_all_that_is_planned_costs_the_target_and_with_half_the_noise_more(
         assert cost(half, config.dp) > 1.5 * epsilon
 
 
+def test_columns_of_more_values_get_less_noise_at_the_same_cost() -> None:
+    plan = private.plan_noise(PLAN, HELD)
+    alike = private.plan_noise(PLAN, tuple(dataclasses.replace(one, values=(4, 4)) for one in HELD))
+    assert plan is not None and alike is not None and set(alike.columns) == {alike.rows}
+    *four, two = plan.columns
+    assert len(set(four)) == 1 and two / four[0] == pytest.approx(2 ** (2 / 3), rel=1e-2)
+    assert 1 / two + 3 / four[0] == pytest.approx(4 / plan.rows, rel=1e-2)
+    assert cost(plan.events, PLAN.dp) == pytest.approx(cost(alike.events, PLAN.dp), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (ColumnSchema("x", "integer", "int64", 0, -1.0, 7.0), 9),
+        (ColumnSchema("x", "continuous", "float64", 1, 0.0, 0.5), 6),
+        (ColumnSchema("x", "continuous", "float64", None, 0.0, 0.5), 24),  # on no grid
+        (ColumnSchema("x", "integer", "int64", 0, 0.0, 1e9), 24),
+        (ColumnSchema("x", "boolean", "int64"), 2),
+        (ColumnSchema("x", "categorical", "bool"), 2),
+        (ColumnSchema("x", "categorical", "str"), 24),
+        (ColumnSchema("x", "datetime", "datetime64[ns]", None, 0.0, 1.0), 24),
+    ],
+)
+def test_a_schema_says_how_many_values_a_column_may_have(column: ColumnSchema, values: int) -> None:
+    assert private.values_of(MarginalsConfig(), Schema((column,))) == (values,)
+
+
 def test_a_target_is_needed_for_noise_and_columns_have_a_limit() -> None:
     assert private.plan_noise(MarginalsConfig(), HELD) is None
     with pytest.raises(ConfigError, match="at most 500"):
-        private.plan_noise(MarginalsConfig(), (private.Held(501, 0),))
+        private.plan_noise(MarginalsConfig(), (private.Held((2,) * 501, 0),))
     with pytest.raises(ConfigError, match="tables have none"):
         MarginalsConfig(dp=Target(mechanism="paper-unsound", noise=1.0))
 
@@ -286,7 +314,8 @@ def test_every_noised_quantity_is_listed_once_and_all_cost_the_target(noised: tu
     events, plan = play.events(), play.silos["tax"]._plan
     assert plan is not None
     columns = [event for event in events if not event.what.startswith("a table")]
-    assert len(columns) == 4 + 2 and {event.noise for event in columns} == {math.sqrt(plan.columns)}
+    variances = sorted([plan.rows] * 2 + [*plan.columns])
+    assert [event.noise for event in sorted(columns, key=lambda e: e.noise)] == [math.sqrt(one) for one in variances]
     tables = [event for event in events if event.what.startswith("a table")]
     groups = [event for event in tables if "groups of" in event.what]
     alone = [event for event in tables if "," not in event.what]
@@ -401,7 +430,7 @@ def less_noise(ask: Message) -> Message:
 @pytest.mark.parametrize(
     ("meddle", "rule"),
     [
-        (changed(marginals.MakeAttributes, held=(private.Held(9, 0), private.Held(2, 0))), "attributes of the columns"),
+        (changed(marginals.MakeAttributes, held=(private.Held((4,) * 9, 0), HELD[1])), "attributes of the columns"),
         (other_columns, "attributes that it has made"),
         (fewer_rows, "as many rows as it has told"),
     ],
@@ -423,8 +452,11 @@ def test_a_silo_opens_with_the_noise_that_is_planned() -> None:
 def test_a_silo_opens_no_table_exactly_under_a_target_nor_one_that_is_not_agreed_on(exact: Any, noised: Any) -> None:
     (play, _), (private_play, _) = exact, noised
     for silo in private_play.silos.values():
-        with pytest.raises(ProtocolError, match="with the noise that follows"):
-            silo.answer(opening.RevealTables((0,)))
+        request = silo.counter.request
+        assert request is not None
+        for number in (min(silo.named), len(request.sets) - 5):  # in full, and of groups
+            with pytest.raises(ProtocolError, match="with the noise that follows"):
+                silo.answer(opening.RevealTables((number,)))
     silo = play.silos["tax"]
     request = silo.counter.request
     own = [n for n, places in enumerate(request.sets) if len(places) == 2 and max(places) < 4 and max(places) >= 2]
@@ -444,29 +476,31 @@ def test_silos_agree_on_no_more_tables_than_are_planned(
     play, _ = exact
     silo = play.silos["tax"]
     named, silo.named = silo.named, {}
-    with pytest.raises(ProtocolError, match="at most 3 tables in full, each once"):
-        silo.answer(OfferShares(private.naming(sets), fresh))
+    with pytest.raises(ProtocolError, match="at most 3 more tables in full, each once"):
+        silo.answer(OfferShares(private.naming(sets, max(1, len(sets))), fresh))
     silo.named = named
     assert len(named) == 3
-    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
-        silo.answer(OfferShares(private.naming([min({0, 1, 2, 3} - set(named))]), True))
+    with pytest.raises(ProtocolError, match="at most 0 more tables in full"):
+        silo.answer(OfferShares(private.naming([min({0, 1, 2, 3} - set(named))], 1), True))
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [(1.0, 0.97), (10.0, 0.8)])  # halves have a variance of 8 at least
 def test_the_last_tables_take_what_is_left_and_no_more(epsilon: float, share: float) -> None:
     config = dataclasses.replace(AIM["balanced"], dp=Target(epsilon=epsilon, delta=1e-5, encoders=0.25))
-    held, levels = (private.Held(5, 2), private.Held(4, 1)), (24,) * 9
+    held, levels = (private.Held((24,) * 5, 2), private.Held((24,) * 4, 1)), (24,) * 9
     most, plan = private.most_tables(config, levels), private.plan_noise(config, held)
-    full = private.full_noise(config, held, levels)
+    full = private.next_noise(config, held, (), most)
     assert plan is not None and full is not None and most == (20 if epsilon == 1 else 21)
-    few = private.last_noise(config, held, levels, 8, 4)
+    few = private.next_noise(config, held, (full,) * 8, 4)
     assert few is not None and few.half_variance < 0.4 * full.half_variance + 8
     alone = [plan.margins.event("", False, 1e-5)] * len(private.single_sets(config, 9))
     fixed = [*plan.events, *[plan.groups.event("", True, 1e-5)] * 36, *alone, *[full.event("", True, 1e-5)] * 8]
     events = [*fixed, *[few.event("", True, 1e-5)] * 4]
     assert share * epsilon < cost(events, config.dp) <= epsilon * (1 + 1e-9)
     assert affords_adaptive(config.dp, events)  # how many are open has hung on noise
-    assert private.last_noise(config, held, levels, 8, most - 8) == full  # all that were planned
+    assert private.next_noise(config, held, (full,) * 8, most - 8) == full  # all that were planned
+    half = private.next_noise(config, held, (), most // 2)
+    assert half is not None and half.half_variance < 0.6 * full.half_variance + 8  # if fewer are planned
 
 
 def test_as_many_tables_are_planned_as_there_is_room_for() -> None:
@@ -490,7 +524,7 @@ def test_attributes_open_once_more_where_few_pairs_are_worth_a_table() -> None:
     assert {(0,), (1,), (2,), (3,)} <= set(named) and len(named) <= 6
     plan, most = play.silos["tax"]._plan, private.most_tables(play.config, play.silos["tax"]._levels)
     (noise,) = {noise for one, noise in named.items() if len(one) == 1}
-    full = private.full_noise(play.config, play.silos["tax"].held, play.silos["tax"]._levels)
+    full = private.next_noise(play.config, play.silos["tax"].held, (), most)
     assert plan is not None and noise is not None and full is not None and most == 6
     assert noise.half_variance <= full.half_variance
     assert 0.9 * 0.1 < cost(play.events(), play.config.dp) <= 0.1 * (1 + 1e-9)
@@ -498,22 +532,24 @@ def test_attributes_open_once_more_where_few_pairs_are_worth_a_table() -> None:
 
 def test_what_opens_last_are_attributes_too_if_there_is_room() -> None:
     single = [{"attributes": [one], "counts": torch.ones(2), "variance": 1.0} for one in range(3)]
-    pairs = ((0, 1), (1, 2))
-    assert marginals._last_sets({"single": single}, pairs, 4) == pairs
-    assert marginals._last_sets({"single": single}, pairs, 5) == (*pairs, (0,), (1,), (2,))
-    assert marginals._last_sets({"single": []}, pairs, 9) == pairs  # without noise
+    assert marginals._alone({"single": single, "planned": 4}, 2) == ()
+    assert marginals._alone({"single": single, "planned": 5}, 2) == ((0,), (1,), (2,))
+    assert marginals._alone({"single": [], "planned": 9}, 2) == ()  # without noise
 
 
 def test_no_table_is_named_after_the_last(noised: tuple[Play, dict[str, Any]]) -> None:
     silo = MarginalsSilo.__new__(MarginalsSilo)
-    silo.__dict__.update(noised[0].silos["tax"].__dict__, named={}, naming={}, ended=False)
-    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
-        silo._nameable(OfferShares(private.naming((0, 6)), True))  # of one attribute, and not among the last
-    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
-        silo._nameable(OfferShares(private.naming((0, 1, 2, 3, 6), last=True), True))
-    assert set(silo._nameable(OfferShares(private.naming((0, 1, 6, 9), last=True), True))) == {0, 1, 6, 9}
-    with pytest.raises(ProtocolError, match="at most 3 tables in full"):
-        silo._nameable(OfferShares(private.naming((2,)), True))
+    silo.__dict__.update(noised[0].silos["tax"].__dict__, named={}, naming={}, planned=0)
+    for sets, planned in (((0, 6), 3), ((0, 1, 2, 3), 4), ((0, 1), 1)):  # 6: of one attribute, and not among the last
+        with pytest.raises(ProtocolError, match="at most 3 more tables in full"):
+            silo._nameable(OfferShares(private.naming(sets, planned), True))
+    silo.named = silo._nameable(OfferShares(private.naming((0,), 3), True))
+    with pytest.raises(ProtocolError, match="at most 2 more tables in full"):
+        silo._nameable(OfferShares(private.naming((1,), 3), True))  # more than were planned
+    silo.named |= silo._nameable(OfferShares(private.naming((1, 9), 2), True))
+    assert set(silo.named) == {0, 1, 9}
+    with pytest.raises(ProtocolError, match="at most 0 more tables in full"):
+        silo._nameable(OfferShares(private.naming((2,), 1), True))
 
 
 def test_silos_that_are_told_of_other_tables_open_none() -> None:
@@ -521,11 +557,12 @@ def test_silos_that_are_told_of_other_tables_open_none() -> None:
 
     def meddle(ask: Message) -> Message:
         """The second silo is told of other tables: those that a tree would not be of."""
-        if not isinstance(ask, OfferShares) or not private.named_sets(ask.purpose):
+        if not isinstance(ask, OfferShares) or not private.named_sets(ask.purpose)[0]:
             return ask
         told.append(ask.purpose)
-        others = sorted(set(range(6)) - set(private.named_sets(ask.purpose)))
-        return ask if len(told) == 1 else OfferShares(private.naming(others), ask.fresh)
+        sets, planned = private.named_sets(ask.purpose)
+        others = sorted(set(range(6)) - set(sets))
+        return ask if len(told) == 1 else OfferShares(private.naming(others, planned), ask.fresh)
 
     play.meddle = meddle
     with pytest.raises(ProtocolError, match=r"All silos confirm the secret|opens with"):

@@ -34,7 +34,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -318,9 +318,10 @@ class KnownSums:
         schema: what silos agreed on, of the columns that are modelled.
         whole: names of columns whose numbers are whole ones.
         rows: their number.
-        deviation: of the noise on a column's counts; 0 for exact ones.
+        deviation: of the noise on a column's counts on average; 0 for exact ones.
         budget: in words, for errors.
         least: rows that lie at or beyond either end of a range that nobody has declared.
+        deviations: of the noise on each column's counts, by its name; those that are left out have the average.
     """
 
     schema: Schema
@@ -329,11 +330,11 @@ class KnownSums:
     deviation: float
     budget: str
     least: int = 1
+    deviations: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def variance(self) -> float:
-        """Of the noise."""
-        return self.deviation**2
+    def deviation_of(self, name: str) -> float:
+        """Of the noise on a column's counts."""
+        return self.deviations.get(name, self.deviation)
 
     @property
     def bins(self) -> int:
@@ -344,7 +345,8 @@ class KnownSums:
         """Where the values of a column of numbers or instants may lie, from the first sums of it."""
         declared, rest, unit = self.schema[name], list(sums), 1.0 if name in self.whole else 0.0
         if Kind(declared.kind) is Kind.DATETIME:
-            unit = coarsest_grid(rest.pop(0), math.sqrt(2) / self.deviation * GRIDS if self.deviation else math.inf)
+            deviation = self.deviation_of(name)
+            unit = coarsest_grid(rest.pop(0), math.sqrt(2) / deviation * GRIDS if deviation else math.inf)
         elif declared.decimals is not None:
             unit = 10.0**-declared.decimals
         low, high = declared.low, declared.high
@@ -356,7 +358,7 @@ class KnownSums:
 
     def of_flags(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
         """The encoder of a column of booleans, and the share of each of its levels."""
-        places, shown, absent = shown_flags(counts, self.deviation)
+        places, shown, absent = shown_flags(counts, self.deviation_of(name))
         return self._of_levels(name, tuple((False, True)[place] for place in places), shown, 0, absent)
 
     def of_names(self, name: str, counts_TB: Tensor, told: Told) -> tuple[coding.Encoder, Tensor]:
@@ -371,7 +373,7 @@ class KnownSums:
     ) -> tuple[coding.Encoder, Tensor]:
         column = replace(blank(self.schema[name]), levels=kept)
         counted = shown, pooled, absent
-        encoder, counts = category_encoder(column, kept, counted, self.rows, self.deviation, self.budget)
+        encoder, counts = category_encoder(column, kept, counted, self.rows, self.deviation_of(name), self.budget)
         return encoder, shares_of(counts)
 
     def of_bins(
@@ -381,7 +383,7 @@ class KnownSums:
         declared, column = self.schema[name], blank(self.schema[name], name in self.whole)
         ranged = replace(declared, low=grid.low, high=grid.high)
         edges = edges_of(declared, grid, bins)
-        made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, self.deviation)
+        made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, self.deviation_of(name))
         encoder = fit(made, declared, config, rng)
         levels = encoder.encode(made, rng).levels
         return encoder, shares_of(torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width))

@@ -21,7 +21,7 @@ rows: declare them where that matters.
 
 Budget of a table: 1/20 of epsilon for the number of rows, the rest in equal parts for the columns. Delta is split
 equally among the columns whose names need it. Where all that a training releases are counts with discrete Gaussian
-noise, so are these, all with the same noise (`learn_with`): it takes far less.
+noise, so are these (`learn_with`): it takes far less.
 
 Shapes: N rows, C columns with levels, S scores, L levels, B bins.
 """
@@ -270,20 +270,20 @@ def learn(
     rows = max(1, int(counted[0]))
     each = epsilon * (1 - _ROWS) / max(1, len(table.columns))
     names = delta / max(1, named_columns(table, schema))
-    return _learnt(table, schema, config, (each, names), rows, noise, public)
+    return _learnt(table, schema, config, ([each] * len(table.columns), names), rows, noise, public)
 
 
 def learn_with(
     table: Table,
     schema: Schema,
     config: coding.EncoderConfig,
-    variance: int,
+    variances: Sequence[int],
     names: float,
     rng: Keystream,
     *,
     target: float = 0.0,
 ) -> Learnt:
-    """`learn` with discrete Gaussian noise of this variance on all counts: one for the rows, one for each column.
+    """`learn` with discrete Gaussian noise of these variances on counts: the first for the rows, one for each column.
 
     Columns of instants take two, which together cost less than one.
 
@@ -296,8 +296,8 @@ def learn_with(
     """
     check_bounds([(table, schema)])
     public = keyed(rng.words(2).tobytes())
-    noise, each = GaussianNoise(rng, target, []), math.sqrt(2 / variance)
-    rows = max(1, int(noise.counts(torch.tensor([len(table)]), each, "the number of rows")[0]))
+    noise, (first, *each) = GaussianNoise(rng, target, []), [math.sqrt(2 / variance) for variance in variances]
+    rows = max(1, int(noise.counts(torch.tensor([len(table)]), first, "the number of rows")[0]))
     return _learnt(table, schema, config, (each, names), rows, noise, public)
 
 
@@ -310,15 +310,15 @@ def _learnt(
     table: Table,
     schema: Schema,
     config: coding.EncoderConfig,
-    budget: tuple[float, float],
+    budget: tuple[Sequence[float], float],
     rows: int,
     noise: Noise,
     public: np.random.Generator,
 ) -> Learnt:
-    """Encoders of all columns; ``budget`` of each is epsilon, and delta of its names."""
-    each, names = budget
+    """Encoders of all columns; ``budget`` is the epsilon of each, and the delta of the names of any."""
+    epsilons, names = budget
     encoders, shares = [], []
-    for column in table.columns:
+    for column, each in zip(table.columns, epsilons, strict=True):
         declared = schema[column.name]
         if is_number(column, declared):
             stand_in = _stand_in(column, declared, each, rows, noise)
@@ -347,9 +347,20 @@ def _has_names(column: Column, schema: ColumnSchema) -> bool:
     return not is_number(column, schema) and not is_binary(column)
 
 
-def is_binary(column: Column) -> bool:
+def is_binary(column: Column | ColumnSchema) -> bool:
     """Whether the dtype says that levels are false and true, whether or not both occur."""
     return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+
+
+def most_values(schema: ColumnSchema) -> float:
+    """How many values a column may have, besides missing ones, by its schema; infinite where that does not say."""
+    if is_binary(schema) or Kind(schema.kind) is Kind.BOOLEAN:
+        return 2
+    if schema.decimals is None or schema.low is None or schema.high is None:
+        return math.inf
+    unit = 10.0**-schema.decimals
+    low, high = _bounds(schema, unit)
+    return round((high - low) / unit) + 1
 
 
 def is_text(column: Column) -> bool:
@@ -601,7 +612,7 @@ class TableCoder:
         self.encoders, self.determined, self.barred = learnt.encoders, (), ()
         return learnt
 
-    def learn_with(self, config: coding.EncoderConfig, variance: int, names: float, target: float) -> Learnt:
+    def learn_with(self, config: coding.EncoderConfig, variances: Sequence[int], names: float, target: float) -> Learnt:
         """Learn encoders from counts with discrete Gaussian noise: see the function of this name.
 
         Raises:
@@ -609,7 +620,7 @@ class TableCoder:
         """
         check_trainable(self.table, self.schema)
         rng = self.streams.child("encoders").noise()
-        learnt = learn_with(self.table, self.schema, config, variance, names, rng, target=target)
+        learnt = learn_with(self.table, self.schema, config, variances, names, rng, target=target)
         self.encoders, self.determined, self.barred = learnt.encoders, (), ()
         return learnt
 

@@ -16,6 +16,7 @@ from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
 from silosynth.counting.plan import CountRequest
 from silosynth.encoders import summed
+from silosynth.encoders.table import most_values
 from silosynth.privacy.accounting import affords, affords_adaptive, table_variance
 from silosynth.privacy.aggregation import LEAST
 from silosynth.privacy.events import Event, gaussian_table
@@ -23,8 +24,9 @@ from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
 MANY = 1000  # tables, by which it is found what one alone would take: variances are whole numbers
 MOST_COLUMNS = 500  # of all silos
+GROWS = 2 / 3  # power of a column's values: so much more of the budget; the sum of its counts' errors is then least
 FEW_CELLS = 4  # of a table of two flags, which its table of groups tells as well
-_NAMING, _LAST = "tables that open in full: ", "the last "
+_NAMING = " tables are still to open in full, now: "
 HALVINGS = 6  # of the variances that may be
 
 
@@ -32,12 +34,27 @@ class Held(Struct):
     """What a silo holds, as far as noise hangs on it; known from its schema alone.
 
     Attributes:
-        columns: each becomes an attribute.
-        named: those with levels whose names come from rows.
+        values: of each column, how many it may have: at most ``bins``. Each becomes an attribute.
+        named: how many columns have levels whose names come from rows.
     """
 
-    columns: Positive[int]
+    values: tuple[Positive[int], ...]
     named: NonNegative[int]
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return len(self.values)
+
+    def _check(self) -> None:
+        if not self.values or self.named > self.columns:
+            rule = "A silo holds a column at least, and names at most those that it holds"
+            raise ConfigError(rule, (self.columns, self.named), "Compare versions.")
+
+
+def values_of(config: MarginalsConfig, schema: Schema) -> tuple[int, ...]:
+    """How many values each column may have, as far as its schema says: see `Held`."""
+    return tuple(int(min(config.bins, most_values(one))) for one in schema.columns)
 
 
 @dataclass(frozen=True)
@@ -45,20 +62,26 @@ class MarginalsPlan:
     """The noise of a training, which follows from its options and `Held` before anything is measured.
 
     Attributes:
-        columns: variance of the noise on what encoders are learnt from, and on the number of rows.
+        rows: variance of the noise on the number of rows, which is that on a column on average.
+        columns: on what the encoder of each column is learnt from, of all silos: less for columns of more values.
         names: for each column with names, the probability at most that that of a single row is released.
         groups: on each table by which the tree is selected.
         margins: on the table of each attribute alone, which opens along with these.
-        full: on each table that opens in full, if as many do as ``tables`` says: see `full_noise`.
+        full: on each table that opens in full, if as many do as ``tables`` says: see `next_noise`.
         events: of all silos' encoders and numbers of rows.
     """
 
-    columns: int
+    rows: int
+    columns: tuple[int, ...]
     names: float
     groups: CellNoise
     margins: CellNoise
     full: CellNoise
     events: tuple[Event, ...]
+
+    def by_name(self, schema: Schema) -> dict[str, int]:
+        """The variance of each column's noise, of silos that all hold these; and of the number of rows, by no name."""
+        return {"": self.rows, **dict(zip(schema.names, self.columns, strict=True))}
 
 
 @lru_cache(maxsize=64)
@@ -66,9 +89,9 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     """The least noise with which all that is planned costs at most the target; None without one.
 
     The budget, as 1 / variance, is divided among encoders (``dp.encoders``), the selection, margins and what opens in
-    full; each part in equal parts among its tables: all pairs, whether the model uses them or not, all attributes, and
-    ``tables``. Once levels of attributes are known, that part is for as many tables as these have room for
-    (`full_noise`).
+    full. Encoders' part is divided by `GROWS`; each other in equal parts among its tables: all pairs, whether the model
+    uses them or not, all attributes, and ``tables``. Once it is known how many tables are worth it, that part is for
+    these (`next_noise`).
 
     Raises:
         ConfigError: there are too many columns; or too little epsilon.
@@ -78,8 +101,9 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
         raise ConfigError(f"A model is of at most {MOST_COLUMNS} columns", attributes, "Leave some out.")
     if not dp.private:
         return None
-    learnt = attributes + len(held)
-    named = sum(one.named for one in held)
+    learnt, named = attributes + len(held), sum(one.named for one in held)
+    wanted = [value**GROWS for one in held for value in one.values]
+    weights = [one * attributes / math.fsum(wanted) for one in wanted]
     pairs, single, most = selected_pairs(attributes), single_sets(config, attributes), _tree_tables(config, attributes)
     counts = learnt, len(pairs), len(single), most
     each = table_variance(replace(dp, delta=(1 - dp.encoders) * dp.delta), MANY) / MANY
@@ -91,11 +115,13 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
     names = dp.encoders * dp.delta / max(1, named)
 
     def planned(scale: float) -> MarginalsPlan:
-        columns, groups, margins, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
-        one = gaussian_table("a column, or the number of rows", math.sqrt(2 * columns), target=dp.delta)
-        events = (*[one] * (learnt - named), *[replace(one, delta=names)] * named)
+        rows, groups, margins, full = (max(LEAST_VARIANCE, math.ceil(scale * half)) for half in halves)
+        columns = [max(LEAST_VARIANCE, math.ceil(scale * halves[0] / weight)) for weight in weights]
+        what = "a column, or the number of rows"
+        each = [gaussian_table(what, math.sqrt(2 * half), target=dp.delta) for half in (*columns, *[rows] * len(held))]
+        events = (*[replace(one, delta=names) for one in each[:named]], *each[named:])
         coarse, alone, whole = (table_noise(config, half) for half in (groups, margins, full))
-        return MarginalsPlan(2 * columns, names, coarse, alone, whole, events)
+        return MarginalsPlan(2 * rows, tuple(2 * half for half in columns), names, coarse, alone, whole, events)
 
     def within(plan: MarginalsPlan) -> bool:
         return affords(dp, [*_first_events(config, attributes, plan), *[plan.full.event("", True, dp.delta)] * most])
@@ -110,7 +136,7 @@ def plan_noise(config: MarginalsConfig, held: tuple[Held, ...]) -> MarginalsPlan
 
 
 def most_tables(config: MarginalsConfig, levels: Sequence[int]) -> int:
-    """How many tables of attributes with so many levels open in full.
+    """How many tables of attributes with so many levels open in full, at most.
 
     ``tables`` times as many as a tree has, or that part of all ``pairs`` that have more than four cells, if that is
     more; but beyond a tree no more than there is room for in ``cells``, where each joins three attributes of a middling
@@ -132,30 +158,17 @@ def _tree_tables(config: MarginalsConfig, attributes: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def full_noise(config: MarginalsConfig, held: tuple[Held, ...], levels: tuple[int, ...]) -> CellNoise | None:
-    """The noise on each table that opens in full, if `most_tables` of them do; None without a target."""
-    return _last_noise(config, held, (), most_tables(config, levels))
-
-
-@lru_cache(maxsize=64)
-def last_noise(
-    config: MarginalsConfig, held: tuple[Held, ...], levels: tuple[int, ...], opened: int, last: int
+def next_noise(
+    config: MarginalsConfig, held: tuple[Held, ...], opened: tuple[CellNoise, ...], planned: int
 ) -> CellNoise | None:
-    """The noise on the tables that open last, for which all is left that others do not take.
+    """The least noise with which all that opens in full costs at most the target, after what opens before.
+
+    None without a target.
 
     Args:
-        config, held, levels: see `full_noise`.
-        opened: how many are open in full.
-        last: how many more are to be open; no others will.
-    """
-    full = full_noise(config, held, levels)
-    return None if full is None else _last_noise(config, held, (full,) * opened, last)
-
-
-def _last_noise(
-    config: MarginalsConfig, held: tuple[Held, ...], opened: tuple[CellNoise, ...], last: int
-) -> CellNoise | None:
-    """The least noise with which so many tables cost at most the target, after all that `plan_noise` has besides.
+        config, held: see `plan_noise`.
+        opened: the noise on each table that is open in full.
+        planned: how many more are to open, all with this noise.
 
     It hangs on noised numbers of levels, and on how many tables noise has let open: so it passes a filter.
     """
@@ -163,13 +176,13 @@ def _last_noise(
     if plan is None:
         return None
     attributes, dp = sum(one.columns for one in held), config.dp
-    planned = _tree_tables(config, attributes)
     before = [*_first_events(config, attributes, plan), *(one.event("", True, dp.delta) for one in opened)]
     spent = sum(plan.full.half_variance / one.half_variance for one in opened)
-    half = max(LEAST_VARIANCE, math.ceil(plan.full.half_variance * last / max(1.0, planned - spent)))
+    left = max(1.0, _tree_tables(config, attributes) - spent)
+    half = max(LEAST_VARIANCE, math.ceil(plan.full.half_variance * planned / left))
 
     def costs_more(noise: CellNoise) -> bool:
-        events = [*before, *[noise.event("", True, dp.delta)] * last]
+        events = [*before, *[noise.event("", True, dp.delta)] * planned]
         return not (affords(dp, events) and affords_adaptive(dp, events))
 
     while costs_more(table_noise(config, half)):
@@ -189,22 +202,17 @@ def table_noise(config: MarginalsConfig, half: int) -> CellNoise:
     return CellNoise(half_variance=half, joint=not config.horizontal)
 
 
-def naming(sets: Sequence[int], last: bool = False) -> str:
-    """The purpose of an agreement of all silos that these tables open in full; no others will after the last."""
-    return _LAST * last + _NAMING + " ".join(map(str, sets))
+def naming(sets: Sequence[int], planned: int) -> str:
+    """The purpose of an agreement of all silos that these tables open in full, of so many that are still to open."""
+    return f"{planned}{_NAMING}{' '.join(map(str, sets))}"
 
 
-def named_sets(purpose: str) -> tuple[int, ...]:
-    """The tables that an agreement is about; none if it is about something else."""
-    purpose = purpose.removeprefix(_LAST)
-    words = purpose.removeprefix(_NAMING).split()
-    told = purpose.startswith(_NAMING) and all(word.isascii() and word.isdigit() for word in words)
-    return tuple(map(int, words)) if told else ()
-
-
-def are_last(purpose: str) -> bool:
-    """Whether an agreement is about the last tables that open in full."""
-    return purpose.startswith(_LAST)
+def named_sets(purpose: str) -> tuple[tuple[int, ...], int]:
+    """The tables that an agreement is about, and how many are still to open; none if it is about something else."""
+    planned, naming, sets = purpose.partition(_NAMING)
+    words = [planned, *sets.split()]
+    told = naming and all(word.isascii() and word.isdigit() for word in words)
+    return (tuple(map(int, words[1:])), int(planned)) if told else ((), 0)
 
 
 def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:
@@ -257,7 +265,8 @@ def request_for(
     groups = tuple(_column(one.silo, groups_name(one.name, names), one.groups) for one in attributes if pairs)
     alone = single_sets(config, number)
     sets = full_sets(config, number) + tuple((number + a, number + b) for a, b in pairs) + alone
-    plan, full = plan_noise(config, held), full_noise(config, held, tuple(one.levels for one in attributes))
+    most = most_tables(config, tuple(one.levels for one in attributes))
+    plan, full = plan_noise(config, held), next_noise(config, held, (), most)
     noises = (EXACT,) if plan is None else (plan.groups, plan.margins, full)
     return CountRequest(silos, levels + groups, sets, rows, max(bits_to_open(rows, noise) for noise in noises))
 
@@ -277,9 +286,9 @@ def _column(silo: str, name: str, size: int) -> CountedColumn:
 # Silos with different rows.
 
 
-def held_of(schema: Schema) -> Held:
+def held_of(config: MarginalsConfig, schema: Schema) -> Held:
     """What all of them hold together: one row of all is in one silo, so that columns are charged once."""
-    return Held(len(schema.columns), len(summed.named(schema)))
+    return Held(values_of(config, schema), len(summed.named(schema)))
 
 
 def check_enough(config: MarginalsConfig, silos: int) -> None:
@@ -296,6 +305,6 @@ def check_enough(config: MarginalsConfig, silos: int) -> None:
         raise ConfigError(rule, number, remedy)
 
 
-def column_noise(plan: MarginalsPlan, factor: float = 1.0) -> CellNoise:
-    """The noise on a column's counts, of this many times the variance."""
-    return CellNoise(half_variance=math.ceil(factor * plan.columns / 2))
+def column_noise(variance: int, factor: float = 1.0) -> CellNoise:
+    """The noise on a column's counts, of this many times the variance that is planned for it."""
+    return CellNoise(half_variance=math.ceil(factor * variance / 2))

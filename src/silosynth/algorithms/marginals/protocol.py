@@ -85,7 +85,7 @@ REACH = 9.0  # standard deviations that no noise on a number of rows exceeds, bu
 
 
 class DescribeHeld(Message):
-    """Coordinator: how many columns do you hold, and of which kind?"""
+    """Coordinator: how many columns do you hold, of how many values, as far as is public?"""
 
 
 class HeldDescribed(Message, release=Release.SCHEMA):
@@ -301,7 +301,7 @@ def _ruled_out(config: MarginalsConfig, state: State, tables: Iterable[networks.
 
 def bound(rows: int, plan: private.MarginalsPlan | None) -> int:
     """What no silo holds more rows than, given its noised number."""
-    return padded(rows + (0 if plan is None else math.ceil(REACH * math.sqrt(plan.columns))))
+    return padded(rows + (0 if plan is None else math.ceil(REACH * math.sqrt(plan.rows))))
 
 
 def _count(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -338,58 +338,63 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
     """The tree's tables, and its model.
 
     Of AIM with an epsilon of at most 1 as many, at most: of pairs under rules, as rows are thrown away where these are
-    off; then of those that attributes say least of.
+    off; then of those that attributes say least of. How many are missed says how many more are planned.
     """
     edges: list[networks.Attributes] = [tuple(sorted(edge)) for edge in state["edges"]]
-    pairs = edges
-    if state["single"] and not config.opens_tree:
-        state = _fit(config, state, {})
-        ruled = [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
-        missed = _most_missed(roster, config, state, len(edges))
-        pairs = list(dict.fromkeys([*ruled, *missed]))[: len(edges)]
-        if not pairs:
-            return state
-    full = yield from _open_full(roster, config, streams.child("tree"), state, pairs or [(0,)])
-    return _fit(config, state, full)
+    first = {**state, "full": [], "halves": [], "alone": [], "planned": private.most_tables(config, state["levels"])}
+    pairs = edges or [(0,)]
+    if config.adaptive:
+        state = _fit(config, first, {})
+        missed = _most_missed(roster, config, state)
+        wanted = edges if config.opens_tree else [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
+        pairs = list(dict.fromkeys([*wanted, *missed]))[: state["planned"]]
+    alone = [list(one) for one in _alone(first, len(pairs))]
+    state = {**state, **first, "planned": len(pairs) + len(alone), "alone": alone}
+    if not pairs:
+        return state
+    full = yield from _open_full(roster, config, streams.child("tree"), state, pairs[: max(1, len(edges))])
+    return _fit(config, _left(config, state, full), full)
 
 
 def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
     """More tables, of the pairs that the model misses most; and the model of all so far."""
-    full, number = _restored(state["full"]), state["stage"] - len(_steps(config))
-    left, rounds = private.most_tables(config, state["levels"]) - len(full), config.rounds - number
-    chosen = _most_missed(roster, config, state, math.ceil(left / rounds))
-    if rounds == 1:
-        chosen = _last_sets(state, chosen, left)
+    full, rounds = _restored(state["full"]), config.rounds - (state["stage"] - len(_steps(config)))
+    missed = _most_missed(roster, config, state)
+    sets = (*missed, *map(tuple, state["alone"]))
+    chosen = sets if rounds == 1 else missed[: math.ceil(len(missed) / rounds)]
     if not chosen:
         return state
-    more = yield from _open_full(roster, config, streams.child("more", number), state, chosen, rounds == 1)
-    return _fit(config, state, full | more, GraphicalModel.restored(state["model"]))
+    state = {**state, "planned": len(sets)}
+    more = yield from _open_full(roster, config, streams.child("more", rounds), state, chosen)
+    return _fit(config, _left(config, state, more), full | more, GraphicalModel.restored(state["model"]))
 
 
-def _most_missed(
-    roster: Roster, config: MarginalsConfig, state: State, count: int
-) -> tuple[networks.Attributes, ...]:  # fmt: skip
-    """So many pairs at most, whose tables of groups the model misses by more than opening them is feared to bring."""
+def _most_missed(roster: Roster, config: MarginalsConfig, state: State) -> tuple[networks.Attributes, ...]:
+    """The pairs whose tables of groups the model misses by more than opening them is feared to bring.
+
+    At most as many as are planned, and as there is room for. Tables of few cells have opened with those of groups.
+    """
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
-    noise = private.full_noise(config, _held(state), tuple(state["levels"]))
-    variance, scores = _variance(roster, config, noise), dict[networks.Attributes, float]()
+    variance, scores = _variance(roster, config, _next_noise(config, state)), dict[networks.Attributes, float]()
     for pair, one in coarse.items():
-        if count and pair not in full:
+        cells = math.prod(state["levels"][place] for place in pair)
+        if pair not in full and cells > private.FEW_CELLS:
             table = state["rows"] * model.marginal(pair)
             expected = networks.in_groups(table, *_groups(state, pair))
-            scores[pair] = networks.missed(one, expected, cells=table.size, variance=variance)
+            scores[pair] = networks.missed(one, expected, cells=cells, variance=variance)
     beside = [*full, *_ruled_out(config, state, full)]
-    return networks.most_missed(state["levels"], scores, beside, count, config.cells)
+    most = state["planned"] - len(state["alone"])
+    return networks.most_missed(state["levels"], scores, beside, most, config.cells)
 
 
-def _last_sets(state: State, pairs: tuple[networks.Attributes, ...], left: int) -> tuple[networks.Attributes, ...]:
-    """What opens last, where so many tables are left: these pairs; and each attribute, if all fit in.
+def _alone(state: State, pairs: int) -> tuple[networks.Attributes, ...]:
+    """What opens last, beside so many pairs, of which more may have been planned: each attribute, if all fit in.
 
     What is left may be much, as few pairs are worth a table where noise is several times all rows, or as the model has
     no room for more. All pairs gain by exact attributes; one pair's noise is soon small enough.
     """
     alone = tuple(_restored(state["single"]))
-    return (*pairs, *alone) if len(pairs) + len(alone) <= left else pairs
+    return alone if pairs + len(alone) <= state["planned"] else ()
 
 
 def _refine(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:
@@ -480,16 +485,27 @@ def _request(roster: Roster, config: MarginalsConfig, state: State, group: int =
 
 
 def _open_full(
-    roster: Roster, config: MarginalsConfig, streams: Streams, state: State, pairs: Sequence[networks.Attributes],
-    last: bool = False,
-) -> Conversation[Tables]:  # fmt: skip
-    """Tables in full, after all silos have agreed which these are, and whether they are the last."""
+    roster: Roster, config: MarginalsConfig, streams: Streams, state: State, pairs: Sequence[networks.Attributes]
+) -> Conversation[Tables]:
+    """Tables in full, after all silos have agreed which these are, and how many are planned."""
     request, sets = _request(roster, config, state), private.full_sets(config, len(state["names"]))
-    chosen, known = [sets.index(pair) for pair in pairs], (config, _held(state), tuple(state["levels"]))
-    noise = private.last_noise(*known, len(state["full"]), len(chosen)) if last else private.full_noise(*known)
-    yield from agree(roster, private.naming(chosen, last))
+    chosen, noise = [sets.index(pair) for pair in pairs], _next_noise(config, state)
+    yield from agree(roster, private.naming(chosen, state["planned"]))
     opened = yield from _opened(roster, config, request, dict.fromkeys(chosen, noise), streams, state["stage"])
     return {pair: opened[number] for pair, number in zip(pairs, chosen, strict=True)}
+
+
+def _next_noise(config: MarginalsConfig, state: State) -> opening.CellNoise | None:
+    """On each table that opens next, if as many do as are planned."""
+    opened = tuple(private.table_noise(config, half) for half in state["halves"])
+    return private.next_noise(config, _held(state), opened, max(1, state["planned"]))
+
+
+def _left(config: MarginalsConfig, state: State, opened: Tables) -> State:
+    """After so many more tables."""
+    noise, left = _next_noise(config, state), state["planned"] - len(opened)
+    halves = [] if noise is None else [noise.half_variance] * len(opened)
+    return {**state, "halves": [*state["halves"], *halves], "planned": left}
 
 
 def _opened(
@@ -654,7 +670,7 @@ def _describe_rows(roster: Roster, config: MarginalsConfig, streams: Streams, st
         "whole": [name for name, replies in holders.items() if all(name in reply.whole for reply in replies)],
         "owners": [owners(schemas, group, schema.names) for group in config.silo_groups],
         "nonces": [reply.nonce for reply in described],
-        "held": [to_state(private.held_of(schema))],
+        "held": [to_state(private.held_of(config, schema))],
     }
 
 
@@ -722,7 +738,7 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         "levels": [attribute.size for attribute in attributes],
         "groups": [list(attribute.group_ends) for attribute in attributes],
         "margins": [attribute.margin_L for _, attribute in noised],
-        "variances": [networks.level_variance(known.variance, *one) for one in noised],
+        "variances": [networks.level_variance(known.deviation_of(one[0].name) ** 2, *one) for one in noised],
         "encoders": stored(encoders),
         "attributes": [to_state(attribute) for attribute in attributes],
     }
@@ -766,10 +782,13 @@ def _blank(state: State) -> Table:
 
 def _known(roster: Roster, config: MarginalsConfig, state: State) -> summed.KnownSums:
     plan = private.plan_noise(config, _held(state))
-    deviation = 0.0 if plan is None else private.column_noise(plan).deviation(len(roster), len(roster) - 1)
+    schema = from_state(Schema, state["schema"])
+    variances = {"": 0} if plan is None else plan.by_name(schema)
+    parts = len(roster), len(roster) - 1
+    deviations = {name: private.column_noise(one).deviation(*parts) if one else 0.0 for name, one in variances.items()}
     budget = "no noise" if plan is None else f"epsilon {config.dp.epsilon:.3g}, delta {config.dp.delta:.3g}"
-    schema, least = from_state(Schema, state["schema"]), config.encoders.min_count
-    return summed.KnownSums(schema, state["whole"], state["rows"], deviation, budget, least)
+    least = config.encoders.min_count
+    return summed.KnownSums(schema, state["whole"], state["rows"], deviations[""], budget, least, deviations)
 
 
 def _kept(made: Mapping[str, tuple[Encoder, Tensor]]) -> list[State]:

@@ -54,7 +54,7 @@ class MarginalsSilo(ColumnParty):
         self.opened: list[int] = []  # sets
         self.named: dict[int, opening.CellNoise | None] = {}  # sets that open in full, as all silos know, and how
         self.naming: dict[int, opening.CellNoise | None] = {}  # those that silos are agreeing on
-        self.ended = False  # whether no more will be named
+        self.planned = 0  # how many more may be named, once some are
         self.told_cells = b""  # a hash of what levels are, where silos hold different rows
         self.group = Group(self.seat, self.streams.child("named"))  # on which tables open in full
         self.counter = self._make_counter()
@@ -101,7 +101,8 @@ class MarginalsSilo(ColumnParty):
     @property
     def _own_held(self) -> private.Held:
         table, schema = self.columns.table, self.columns.schema
-        return private.Held(max(1, len(table.columns)), named_columns(table, schema))
+        values = private.values_of(self.config, schema.select(table.names))
+        return private.Held(values or (1,), named_columns(table, schema))
 
     @property
     def _plan(self) -> private.MarginalsPlan | None:
@@ -117,7 +118,9 @@ class MarginalsSilo(ColumnParty):
             columns.fit(config.encoders)
             self.told, shares = len(columns.table), self._exact_shares()
         else:
-            learnt = columns.learn_with(config.encoders, plan.columns, plan.names, config.dp.delta)
+            before = sum(one.columns for one in ask.held[:place])
+            own = plan.columns[before : before + len(columns.table.columns)]
+            learnt = columns.learn_with(config.encoders, (plan.rows, *own), plan.names, config.dp.delta)
             self.told, shares, self.events = learnt.rows, self._noised_shares(learnt), list(learnt.events)
         self.held = ask.held
         self.attributes = tuple(
@@ -131,8 +134,8 @@ class MarginalsSilo(ColumnParty):
             return marginals.AttributesMade(*made)
         self.counter.events = list(plan.events)  # of all silos: what opens is to be afforded with them
         margins = tuple(attribute.margin_L for attribute in self.attributes)
-        each = zip(self.columns.encoders, self.attributes, strict=True)
-        variances = tuple(networks.level_variance(plan.columns, *one) for one in each)
+        each = zip(own, self.columns.encoders, self.attributes, strict=True)
+        variances = tuple(networks.level_variance(*one) for one in each)
         return marginals.NoisedAttributesMade(*made, margins, variances, tuple(self.events))
 
     def _exact_shares(self) -> list[Tensor]:
@@ -252,25 +255,24 @@ class MarginalsSilo(ColumnParty):
 
         Those of one attribute may be among the last, whose noise follows from how many they are together.
         """
-        sets, last = private.named_sets(ask.purpose), private.are_last(ask.purpose)
-        named, most = [*self.named, *sets], private.most_tables(self.config, self._levels)
+        sets, planned = private.named_sets(ask.purpose)
+        most = self.planned if self.named else private.most_tables(self.config, self._levels)
         full = len(private.full_sets(self.config, self._counted))
         pairs = full - len(private.single_sets(self.config, self._counted))
-        there = all(number < (full if last else pairs) for number in sets)
-        few = len(set(named)) == len(named) and sum(number < pairs for number in named) <= most
-        if not (sets and there and ask.fresh and not self.ended and few):
-            raise self._refusal(f"opens at most {most} tables in full, each once, by a new agreement", ask.purpose)
-        self.ended, known = last, (self.config, self.held, self._levels)
-        noise = private.last_noise(*known, len(self.named), len(sets)) if last else private.full_noise(*known)
-        return dict.fromkeys(sets, noise)
+        there = all(number < (full if planned == len(sets) else pairs) for number in sets)
+        once = len({*self.named, *sets}) == len(self.named) + len(sets)
+        if not (there and once and ask.fresh and 0 < len(sets) <= planned <= most):
+            raise self._refusal(f"opens at most {most} more tables in full, each once, by a new agreement", ask.purpose)
+        self.planned = planned - len(sets)
+        opened = tuple(noise for noise in self.named.values() if noise is not None)
+        return dict.fromkeys(sets, private.next_noise(self.config, self.held, opened, planned))
 
     def _open(self, ask: opening.OpenTables | opening.RevealTables | opening.OpenSums) -> Message:
         """Open tables of groups and margins, and in full those that silos have agreed on, each once; as planned."""
         plan, full = self._plan, len(private.full_sets(self.config, self._counted)) if self._counted else 0
         margins = full + len(private.selected_pairs(self._counted))
-        noise = opening.EXACT if plan is None else private.full_noise(self.config, self.held, self._levels)
         first = [opening.EXACT] * 2 if plan is None else [plan.groups, plan.margins]
-        noises = [self.named.get(one, noise) if one < full else first[one >= margins] for one in ask.sets]
+        noises = [self.named.get(one) if one < full else first[one >= margins] for one in ask.sets]
         given = list(getattr(ask, "noises", ())) or [opening.EXACT] * len(ask.sets)
         if given != noises:
             raise self._refusal("opens tables with the noise that follows from its options", "another")
@@ -346,7 +348,7 @@ class MarginalsSilo(ColumnParty):
         if not training:
             return state
         halves = [0 if noise is None else noise.half_variance for noise in self.named.values()]
-        tables = {"opened": list(self.opened), "named": list(self.named), "halves": halves, "ended": self.ended}
+        tables = {"opened": list(self.opened), "named": list(self.named), "halves": halves, "planned": self.planned}
         return {**state, "rows": self.told, **tables, "counter": self.counter.state()}
 
     def _restore(self, state: State) -> None:
@@ -358,7 +360,7 @@ class MarginalsSilo(ColumnParty):
         if "counter" in state:
             noises = [private.table_noise(self.config, half) if half else opening.EXACT for half in state["halves"]]
             self.named = dict(zip(state["named"], noises, strict=True))
-            self.told, self.opened, self.ended = state["rows"], list(state["opened"]), state["ended"]
+            self.told, self.opened, self.planned = state["rows"], list(state["opened"]), state["planned"]
             self.counter = self._make_counter()
             self.counter.restore(state["counter"])
 
@@ -435,7 +437,7 @@ class RowsSilo(MarginalsSilo):
         own = self._held_of(ask.schema)
         check_agreed(self.columns.schema.select(self.columns.table.names), own)
         self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, own)
-        self.held = (private.held_of(ask.schema),)
+        self.held = (private.held_of(self.config, ask.schema),)
         if self._plan is not None:
             check_bounds([(self.columns.table, own)])
         counted = summed.first_cells(self.columns.table, own, self._names_key)
@@ -478,7 +480,8 @@ class RowsSilo(MarginalsSilo):
             words = np.concatenate(counts).view(np.uint64)
             return marginals.ExactCells(self._masked(words, ask))
         rng, parts = self.streams.child("sums", repr(ask)).noise(), len(self.seat.roster) - 1
-        noises, events = [private.column_noise(plan, one.factor) for one in cells], []
+        variances, events = plan.by_name(self._agreed), list[Event]()
+        noises = [private.column_noise(variances[one.column], one.factor) for one in cells]
         for one, noise in zip(cells, noises, strict=True):
             event = noise.event(one.what, joint=False, delta=self.config.dp.delta)
             events.append(replace(event, scope="all", times=one.times, delta=plan.names * one.names / one.times))
