@@ -301,6 +301,12 @@ def test_a_schema_says_how_many_values_a_column_may_have(column: ColumnSchema, v
     assert private.values_of(MarginalsConfig(), Schema((column,))) == (values,)
 
 
+@pytest.mark.parametrize("told", [((0,), 0), ((257,), 0), ((), 0), ((2,), 2)])
+def test_what_silos_hold_is_checked(told: Any) -> None:
+    with pytest.raises(ConfigError):
+        private.Held(*told)
+
+
 def test_a_target_is_needed_for_noise_and_columns_have_a_limit() -> None:
     assert private.plan_noise(MarginalsConfig(), HELD) is None
     with pytest.raises(ConfigError, match="at most 500"):

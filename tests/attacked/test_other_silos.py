@@ -60,7 +60,7 @@ def test_silofuse_tells_a_silo_nothing_about_others_rows() -> None:
 
 
 CHOICE, RANDOM = (
-    (b"tables that open in full", b"counting.RevealTables"),
+    (b"tables are still to open in full", b"counting.RevealTables"),
     (b"privacy.Confirmations", b"counting.DealSeed"),
 )
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from silosynth.algorithms.marginals.options import MarginalsConfig
+from silosynth.algorithms.marginals.options import MOST_BINS, MarginalsConfig
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import NonNegative, Positive, Struct
+from silosynth.core.messages import NonNegative, Struct
 from silosynth.core.schema import Schema
 from silosynth.counting.levels import CountedColumn
 from silosynth.counting.opening import EXACT, CellNoise, bits_to_open
@@ -34,11 +34,11 @@ class Held(Struct):
     """What a silo holds, as far as noise hangs on it; known from its schema alone.
 
     Attributes:
-        values: of each column, how many it may have: at most ``bins``. Each becomes an attribute.
+        values: of each column, how many it may have, or ``bins`` if that is less. Each becomes an attribute.
         named: how many columns have levels whose names come from rows.
     """
 
-    values: tuple[Positive[int], ...]
+    values: tuple[int, ...]
     named: NonNegative[int]
 
     @property
@@ -47,9 +47,10 @@ class Held(Struct):
         return len(self.values)
 
     def _check(self) -> None:
-        if not self.values or self.named > self.columns:
-            rule = "A silo holds a column at least, and names at most those that it holds"
-            raise ConfigError(rule, (self.columns, self.named), "Compare versions.")
+        told = [value for value in self.values if 2 <= value <= MOST_BINS]
+        if not 0 < len(told) == self.columns or self.named > self.columns:
+            rule = f"A silo holds columns of 2 to {MOST_BINS} values each, and names at most those that it holds"
+            raise ConfigError(rule, (self.values, self.named), "Compare versions.")
 
 
 def values_of(config: MarginalsConfig, schema: Schema) -> tuple[int, ...]:

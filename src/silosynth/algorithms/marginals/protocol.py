@@ -349,7 +349,7 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
         wanted = edges if config.opens_tree else [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
         pairs = list(dict.fromkeys([*wanted, *missed]))[: state["planned"]]
     alone = [list(one) for one in _alone(first, len(pairs))]
-    state = {**state, **first, "planned": len(pairs) + len(alone), "alone": alone}
+    state = _planned(config, {**state, **first, "alone": alone}, len(pairs))
     if not pairs:
         return state
     full = yield from _open_full(roster, config, streams.child("tree"), state, pairs[: max(1, len(edges))])
@@ -360,13 +360,18 @@ def _extend(roster: Roster, config: MarginalsConfig, streams: Streams, state: St
     """More tables, of the pairs that the model misses most; and the model of all so far."""
     full, rounds = _restored(state["full"]), config.rounds - (state["stage"] - len(_steps(config)))
     missed = _most_missed(roster, config, state)
-    sets = (*missed, *map(tuple, state["alone"]))
-    chosen = sets if rounds == 1 else missed[: math.ceil(len(missed) / rounds)]
+    alone = tuple(map(tuple, state["alone"]))
+    chosen = (*missed, *alone) if rounds == 1 else missed[: math.ceil(len(missed) / rounds)]
     if not chosen:
         return state
-    state = {**state, "planned": len(sets)}
+    state = _planned(config, state, len(missed))
     more = yield from _open_full(roster, config, streams.child("more", rounds), state, chosen)
     return _fit(config, _left(config, state, more), full | more, GraphicalModel.restored(state["model"]))
+
+
+def _planned(config: MarginalsConfig, state: State, pairs: int) -> State:
+    """How many tables are still to open: so many pairs', and attributes'. Exact ones have no noise that hangs on it."""
+    return {**state, "planned": pairs + len(state["alone"])} if config.dp.private else state
 
 
 def _most_missed(roster: Roster, config: MarginalsConfig, state: State) -> tuple[networks.Attributes, ...]:

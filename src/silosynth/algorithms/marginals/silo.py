@@ -102,7 +102,7 @@ class MarginalsSilo(ColumnParty):
     def _own_held(self) -> private.Held:
         table, schema = self.columns.table, self.columns.schema
         values = private.values_of(self.config, schema.select(table.names))
-        return private.Held(values or (1,), named_columns(table, schema))
+        return private.Held(values or (2,), named_columns(table, schema))
 
     @property
     def _plan(self) -> private.MarginalsPlan | None:
@@ -340,7 +340,6 @@ class MarginalsSilo(ColumnParty):
         """What drawing rows needs, and what was released; with ``training`` also shares of tables."""
         state = {
             "config": to_state(self.config),
-            "held": [to_state(one) for one in self.held],
             "encoders": self.columns.state(),
             "attributes": [to_state(attribute) for attribute in self.attributes],
             "events": [to_state(event) for event in self.events],
@@ -349,15 +348,16 @@ class MarginalsSilo(ColumnParty):
             return state
         halves = [0 if noise is None else noise.half_variance for noise in self.named.values()]
         tables = {"opened": list(self.opened), "named": list(self.named), "halves": halves, "planned": self.planned}
-        return {**state, "rows": self.told, **tables, "counter": self.counter.state()}
+        held = [to_state(one) for one in self.held]
+        return {**state, "held": held, "rows": self.told, **tables, "counter": self.counter.state()}
 
     def _restore(self, state: State) -> None:
         """Continue from `_state`, or draw from what was handed over (`protocol.part_of`)."""
         self.columns.restore(state["encoders"])
-        self.held = tuple(from_state(private.Held, one) for one in state.get("held", ()))
         self.attributes = tuple(from_state(networks.Attribute, one) for one in state["attributes"])
         self.events = [from_state(Event, event) for event in state.get("events", ())]
         if "counter" in state:
+            self.held = tuple(from_state(private.Held, one) for one in state["held"])
             noises = [private.table_noise(self.config, half) if half else opening.EXACT for half in state["halves"]]
             self.named = dict(zip(state["named"], noises, strict=True))
             self.told, self.opened, self.planned = state["rows"], list(state["opened"]), state["planned"]
