@@ -60,7 +60,7 @@ UNDER_A_BUDGET = {
     "privacy.ArrivalsConfirmed": "proofs, for the other silos, of which of them take part in a sum",
     "privacy.Revealed": "shares of random numbers that hide one sum, of which nothing but what is noised takes part",
     "algorithms.dplt.Hidden": "rows under random numbers, sealed for a silo that cannot subtract them",
-    "algorithms.marginals.HeldDescribed": "how many columns it holds, and of which kinds, which are taken as public",
+    "algorithms.marginals.HeldDescribed": "how many columns it holds, and of how many values, as far as is public",
     "algorithms.marginals.RowsDescribed": "names, kinds and dtypes of columns, which are taken as public",
     "algorithms.marginals.NoisedNames": "names of levels whose noised counts the job has listed, in a sum over silos",
     "counting.ColumnsHeld": "which columns of the job it holds, whose names are taken as public",

@@ -162,16 +162,14 @@ def _tree_tables(config: MarginalsConfig, attributes: int) -> int:
 def next_noise(
     config: MarginalsConfig, held: tuple[Held, ...], opened: tuple[CellNoise, ...], planned: int
 ) -> CellNoise | None:
-    """The least noise with which all that opens in full costs at most the target, after what opens before.
+    """The least noise on tables in full with which everything costs at most the target; None without one.
 
-    None without a target.
+    How many open, and are planned, has hung on noise: so the cost passes a filter as well.
 
     Args:
         config, held: see `plan_noise`.
         opened: the noise on each table that is open in full.
         planned: how many more are to open, all with this noise.
-
-    It hangs on noised numbers of levels, and on how many tables noise has let open: so it passes a filter.
     """
     plan = plan_noise(config, held)
     if plan is None:

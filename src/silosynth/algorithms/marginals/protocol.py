@@ -14,9 +14,9 @@ MST: the exponential mechanism chooses each edge      `_select`: a coarse noisy 
                                                       from these without further cost (`networks.association`)
 AIM: the same chooses one table after the other       `_extend`: several a round, by how far the model so far misses
                                                       the coarse tables (`networks.missed`)
-AIM: noise falls as rounds go on, until it is spent   the number of tables and their noise are planned; the last tables
-                                                      get what is left of both (`private.last_noise`); where few pairs
-                                                      are worth it, so do tables of one attribute (`_last_sets`)
+AIM: noise falls as rounds go on, until it is spent   noise is for as many tables as are missed before each round, and
+                                                      what is left of the budget (`private.next_noise`); where pairs
+                                                      are few, tables of one attribute open last (`_alone`)
 noised tables                                         `_open_full`: counted across silos, opened with noise
 Private-PGM fits a graphical model                    `models.graphical.GraphicalModel`
 rows are drawn by rounding                            next to their expected numbers; silos draw values within levels
@@ -29,11 +29,11 @@ each row is protected by (epsilon, delta) from the coordinator, from each silo, 
 follow the protocol, and coordinator and silos do not collude. Tables of two columns of one silo are counted and noised
 by that silo.
 
-*The noise is nobody's message*: it follows from the options and numbers of columns (`private.plan_noise`), for tables
-in full also from numbers of levels (`private.full_noise`), and for the last of them from how many are open. A silo
-opens each table of groups once. Before tables open in full, all silos agree on which these are (`privacy.agreement`, of
-which the tables are the purpose), so that each knows also those that it has no part in, and that the others were told
-the same: together no more than were planned (`private.most_tables`).
+*The noise is nobody's message*: it follows from the options and from what columns are, as far as is public
+(`private.plan_noise`), for tables in full also from how many are planned, and how many are open (`private.next_noise`).
+A silo opens each table of groups once. Before tables open in full, all silos agree on which these are, and how many are
+planned (`privacy.agreement`, of which that is the purpose), so that each knows also those that it has no part in, and
+that the others were told the same: never more than before, nor than `private.most_tables`.
 
 Without ``dp`` the same tables open exactly: silos have small levels pooled by their encoders (``min_count``), and
 nothing else protects counts. No row and no encoding of one leaves a silo, unless hidden by random numbers for another.
