@@ -25,11 +25,12 @@ from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.catalog import algorithm
 from silosynth.core import conditions
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release
+from silosynth.core.messages import Message, Release, to_state
 from silosynth.core.rules import Inequality
 from silosynth.core.schema import Column, ColumnSchema, Schema
 from silosynth.core.streams import Streams
 from silosynth.counting import opening, protocol as counting
+from silosynth.counting.opening import CellNoise
 from silosynth.data import frames
 from silosynth.encoders import table as private_encoders
 from silosynth.encoders.column import AtomEncoder, EncoderConfig
@@ -534,6 +535,36 @@ def test_attributes_open_once_more_where_few_pairs_are_worth_a_table() -> None:
     assert plan is not None and noise is not None and full is not None and most == 6
     assert noise.half_variance <= full.half_variance
     assert 0.9 * 0.1 < cost(play.events(), play.config.dp) <= 0.1 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("kind", "epsilon"), [("mst", 1.0), ("aim", 1.0), ("aim", 0.1)])
+def test_noise_is_for_as_many_tables_as_are_planned(kind: str, epsilon: float) -> None:
+    play = Play(kind=kind, dp=DP | {"epsilon": epsilon}, **KINDS[kind])
+    play.drive()
+    purposes = dict.fromkeys(ask.purpose for _, ask, _ in play.said if isinstance(ask, OfferShares))
+    agreed = [private.named_sets(purpose) for purpose in purposes if private.named_sets(purpose)[0]]
+    silo, opened = play.silos["tax"], tuple[CellNoise, ...]()
+    left = private.most_tables(play.config, silo._levels)
+    for sets, planned in agreed:
+        assert len(sets) <= planned <= left
+        noise, left = private.next_noise(play.config, silo.held, opened, planned), planned - len(sets)
+        assert noise is not None and {silo.named[one] for one in sets} == {noise}
+        opened += (noise,) * len(sets)
+    assert left == 0 and len(opened) == len(silo.named)
+
+
+def test_tables_of_few_cells_do_not_open_in_full() -> None:
+    """Those of groups have the same cells."""
+    counts = {(0, 1): np.diag([30.0, 30.0]), (0, 2): np.eye(2, 3) * 30, (1, 2): np.eye(2, 3) * 30}
+    coarse = [
+        {"attributes": list(pair), "counts": torch.from_numpy(table), "variance": 0.0} for pair, table in counts.items()
+    ]
+    model = GraphicalModel.fitted((2, 2, 3), [], 60.0).state()
+    held = [to_state(private.Held((2, 2, 3), 0))]
+    state = {"levels": [2, 2, 3], "groups": [[1, 2], [1, 2], [1, 2, 3]], "coarse": coarse, "model": model, "rows": 60}
+    state |= {"full": [], "alone": [], "halves": [], "planned": 3, "held": held}
+    roster = ss.simulate(people(), silos=SILOS).roster
+    assert set(marginals._most_missed(roster, AIM["fast"], state)) == {(0, 2), (1, 2)}
 
 
 def test_what_opens_last_are_attributes_too_if_there_is_room() -> None:

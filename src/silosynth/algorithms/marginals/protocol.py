@@ -379,6 +379,8 @@ def _most_missed(roster: Roster, config: MarginalsConfig, state: State) -> tuple
 
     At most as many as are planned, and as there is room for. Tables of few cells have opened with those of groups.
     """
+    if not (most := state["planned"] - len(state["alone"])):
+        return ()
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
     variance, scores = _variance(roster, config, _next_noise(config, state)), dict[networks.Attributes, float]()
     for pair, one in coarse.items():
@@ -388,7 +390,6 @@ def _most_missed(roster: Roster, config: MarginalsConfig, state: State) -> tuple
             expected = networks.in_groups(table, *_groups(state, pair))
             scores[pair] = networks.missed(one, expected, cells=cells, variance=variance)
     beside = [*full, *_ruled_out(config, state, full)]
-    most = state["planned"] - len(state["alone"])
     return networks.most_missed(state["levels"], scores, beside, most, config.cells)
 
 
@@ -503,7 +504,7 @@ def _open_full(
 def _next_noise(config: MarginalsConfig, state: State) -> opening.CellNoise | None:
     """On each table that opens next, if as many do as are planned."""
     opened = tuple(private.table_noise(config, half) for half in state["halves"])
-    return private.next_noise(config, _held(state), opened, max(1, state["planned"]))
+    return private.next_noise(config, _held(state), opened, state["planned"])
 
 
 def _left(config: MarginalsConfig, state: State, opened: Tables) -> State:
