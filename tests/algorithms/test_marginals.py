@@ -25,7 +25,7 @@ from silosynth.algorithms.marginals.silo import MarginalsSilo
 from silosynth.catalog import algorithm
 from silosynth.core import conditions
 from silosynth.core.errors import ConfigError, ProtocolError
-from silosynth.core.messages import Message, Release, to_state
+from silosynth.core.messages import Message, Release
 from silosynth.core.rules import Inequality
 from silosynth.core.schema import Column, ColumnSchema, Schema
 from silosynth.core.streams import Streams
@@ -553,18 +553,90 @@ def test_noise_is_for_as_many_tables_as_are_planned(kind: str, epsilon: float) -
     assert left == 0 and len(opened) == len(silo.named)
 
 
-def test_tables_of_few_cells_do_not_open_in_full() -> None:
-    """Those of groups have the same cells."""
-    counts = {(0, 1): np.diag([30.0, 30.0]), (0, 2): np.eye(2, 3) * 30, (1, 2): np.eye(2, 3) * 30}
-    coarse = [
-        {"attributes": list(pair), "counts": torch.from_numpy(table), "variance": 0.0} for pair, table in counts.items()
-    ]
-    model = GraphicalModel.fitted((2, 2, 3), [], 60.0).state()
-    held = [to_state(private.Held((2, 2, 3), 0))]
-    state = {"levels": [2, 2, 3], "groups": [[1, 2], [1, 2], [1, 2, 3]], "coarse": coarse, "model": model, "rows": 60}
-    state |= {"full": [], "alone": [], "halves": [], "planned": 3, "held": held}
-    roster = ss.simulate(people(), silos=SILOS).roster
-    assert set(marginals._most_missed(roster, AIM["fast"], state)) == {(0, 2), (1, 2)}
+def test_a_table_whose_cells_have_opened_opens_again_only_if_it_is_missed_beyond_chance() -> None:
+    expected = np.full((2, 2), 15.0)
+    for moved, worth in ((0.0, False), (8.0, False), (12.0, True)):
+        coarse = Measured(expected + moved * np.array([[1, -1], [-1, 1]]), 16.0 * 2)
+        again = networks.missed(coarse, expected, cells=4, variance=8.0)
+        first = networks.missed(coarse, expected, cells=5, variance=8.0)
+        assert (again > 0) == worth and first > again
+    exact = Measured(expected + 0.1, 0.0)
+    assert networks.missed(exact, expected, cells=4, variance=0.0) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("options", [{}, {"dp": {"epsilon": 1.0, "delta": 1e-5}}])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_few_columns_open_all_their_tables(columns: int, options: dict[str, Any]) -> None:
+    first = np.random.default_rng(0).choice([True, False], 4000, p=[0.8, 0.2])
+    frame = pd.DataFrame({"a": first, "b": ~first}).iloc[:, :columns]
+    silos = (
+        {"silos": {"x": ["a"], "y": ["b"]}}
+        if columns == 2
+        else {"rows": {n: slice(i, None, 4) for i, n in enumerate("wxyz")}}
+    )
+    made = ss.fit("aim", ss.simulate(frame, **silos), "fast", 0, options=options, progress=False).sample(4000)
+    assert made["a"].mean() == pytest.approx(0.8, abs=0.05)
+    assert columns == 1 or (made["a"] != made["b"]).mean() > 0.95
+
+
+def test_every_column_has_the_noise_that_is_planned_for_it(noised: tuple[Play, dict[str, Any]]) -> None:
+    play, _ = noised
+    plan, schema = play.silos["tax"]._plan, Schema(tuple(ColumnSchema(n, "integer", "int64") for n in "abcd"))
+    assert plan is not None
+    planned = dict(zip(["job", "age", "pay", "rich"], plan.columns, strict=True))
+    heard = {event.what: event.noise for silo in play.silos.values() for event in silo.events}
+    for name, variance in planned.items():
+        (own,) = [noise for what, noise in heard.items() if f"'{name}'" in what]
+        assert own == math.sqrt(variance)
+    assert plan.by_name(schema) == {"": plan.rows, **dict(zip("abcd", plan.columns, strict=True))}
+
+
+def test_noise_that_hangs_on_noise_passes_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "affords", lambda *given: True)
+    private.next_noise.cache_clear()
+    plan, noise = private.plan_noise(PLAN, HELD), private.next_noise(PLAN, HELD, (), 2)
+    private.next_noise.cache_clear()
+    private.plan_noise.cache_clear()
+    assert plan is not None and noise is not None
+    events = [*private._first_events(PLAN, 4, plan), *[noise.event("", True, 1e-4)] * 2]
+    assert affords_adaptive(PLAN.dp, events)
+
+
+def test_a_silo_names_no_other_tables_before_all_have_confirmed_those_that_it_named() -> None:
+    """A coordinator that shows the tags to one silo alone would have the others plan anew, with all of the budget."""
+    play = Play(dp=DP)
+    offers = list[Message]()
+
+    def meddle(ask: Message) -> Message:
+        if isinstance(ask, OfferShares) and private.named_sets(ask.purpose)[0]:
+            offers.append(ask)
+        return ask
+
+    play.meddle = meddle
+    play.drive()
+    silo = play.silos["tax"]
+    silo.named, silo.planned = {}, 0
+    sets, planned = private.named_sets(offers[0].purpose)
+    silo._agree(OfferShares(private.naming(sets[:1], planned), True))
+    with pytest.raises(ProtocolError, match="each once, by a new agreement"):
+        silo._agree(OfferShares(private.naming(sets[1:], planned), True))
+
+
+def test_silos_make_attributes_of_what_all_have_agreed_that_they_hold() -> None:
+    """Else a coordinator tells each that the others hold flags, which takes the noise off its columns."""
+    play, asks = Play(dp=DP), list[Message]()
+
+    def meddle(ask: Message) -> Message:
+        if not isinstance(ask, marginals.MakeAttributes):
+            return ask
+        asks.append(ask)
+        flags = [dataclasses.replace(one, values=(2,) * one.columns) for one in ask.held]
+        return marginals.MakeAttributes((ask.held[0], flags[1]) if len(asks) == 1 else (flags[0], ask.held[1]))
+
+    play.meddle = meddle
+    with pytest.raises(ProtocolError, match="once all have agreed what they hold"):
+        play.drive()
+    assert not play.events() and not any(silo.attributes for silo in play.silos.values())
 
 
 def test_what_opens_last_are_attributes_too_if_there_is_room() -> None:

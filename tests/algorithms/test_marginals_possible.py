@@ -187,7 +187,7 @@ def test_without_noise_nobody_tells_what_levels_stand_for() -> None:
     assert (made["begin"] <= made["end"]).all()
     play = Play()
     play.silos["clinic"].config = dataclasses.replace(play.config, dp=type(play.config.dp)())
-    play.silos["clinic"]._turns._at = 2
+    play.silos["clinic"]._turns._at = 3
     with pytest.raises(ProtocolError, match="where noise has made them"):
         play.silos["clinic"].answer(marginals.AskPossible(bound()))
 

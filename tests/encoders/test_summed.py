@@ -170,3 +170,10 @@ def test_histograms_have_as_many_bins_as_stand_out() -> None:
     for bins in (0, summed.FINE + 1):
         with pytest.raises(ProtocolError, match="Each column of numbers gets a histogram"):
             summed.second_cells(table, declared, [grid], bins)
+
+
+def test_each_column_is_read_by_its_own_noise() -> None:
+    schema = Schema((ColumnSchema("x", "boolean", "bool"), ColumnSchema("y", "boolean", "bool")))
+    known = summed.KnownSums(schema, (), 84, 1.0, "little", deviations={"x": 50.0})
+    counts = torch.tensor([60, 24, 0])
+    assert [len(known.of_flags(name, counts)[1]) for name in "xy"] == [1, 2]  # 24 rows are noise in one

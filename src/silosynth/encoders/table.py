@@ -360,7 +360,8 @@ def most_values(schema: ColumnSchema) -> float:
         return math.inf
     unit = 10.0**-schema.decimals
     low, high = _bounds(schema, unit)
-    return round((high - low) / unit) + 1
+    steps = (high - low) / unit if unit else math.inf
+    return round(steps) + 1 if math.isfinite(steps) else math.inf
 
 
 def is_text(column: Column) -> bool:

@@ -29,6 +29,7 @@ from silosynth.models.graphical import Axes, Levels, Numbers, cells_of, spread
 Edge = tuple[int, int]
 Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 PARTS = 1e9  # shares are rounded to one over it
+CHANCE = 2.0  # standard deviations of what noise adds to absolute deviations
 FEARED = 0.1  # of a full table's noise: a model takes up less of it than the table has
 
 
@@ -219,7 +220,8 @@ def missed(coarse: Measured, expected: Numbers, *, cells: int, variance: float) 
     """By how many rows a model misses a table of groups, less what opening the table in full is feared to bring.
 
     Absolute deviations, less what the noise on groups adds to them on average, and less `FEARED` of what the noise on
-    the full table will add to those of its cells.
+    the full table will add to those of its cells. Where groups are levels, the full table would only have less noise:
+    less as well what the noise on groups adds by `CHANCE`.
 
     Args:
         coarse: noised counts (L, M) of groups.
@@ -228,7 +230,8 @@ def missed(coarse: Measured, expected: Numbers, *, cells: int, variance: float) 
         variance: of the noise with which it opens.
     """
     noise = coarse.counts.size * math.sqrt(coarse.variance) + FEARED * cells * math.sqrt(variance)
-    return float(np.abs(coarse.counts - expected).sum()) - math.sqrt(2 / math.pi) * noise
+    chance = CHANCE * math.sqrt((1 - 2 / math.pi) * cells * coarse.variance) if coarse.counts.size == cells else 0.0
+    return float(np.abs(coarse.counts - expected).sum()) - math.sqrt(2 / math.pi) * noise - chance
 
 
 def most_missed(

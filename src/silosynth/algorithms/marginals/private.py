@@ -20,6 +20,7 @@ from silosynth.encoders.table import most_values
 from silosynth.privacy.accounting import affords, affords_adaptive, table_variance
 from silosynth.privacy.aggregation import LEAST
 from silosynth.privacy.events import Event, gaussian_table
+from silosynth.privacy.masker import told
 from silosynth.privacy.mechanisms import LEAST_VARIANCE
 
 MANY = 1000  # tables, by which it is found what one alone would take: variances are whole numbers
@@ -47,8 +48,7 @@ class Held(Struct):
         return len(self.values)
 
     def _check(self) -> None:
-        told = [value for value in self.values if 2 <= value <= MOST_BINS]
-        if not 0 < len(told) == self.columns or self.named > self.columns:
+        if not self.values or not all(2 <= value <= MOST_BINS for value in self.values) or self.named > self.columns:
             rule = f"A silo holds columns of 2 to {MOST_BINS} values each, and names at most those that it holds"
             raise ConfigError(rule, (self.values, self.named), "Compare versions.")
 
@@ -201,6 +201,11 @@ def table_noise(config: MarginalsConfig, half: int) -> CellNoise:
     return CellNoise(half_variance=half, joint=not config.horizontal)
 
 
+def holding(held: Sequence[Held]) -> str:
+    """The purpose of an agreement of all silos that they hold this: noise on columns hangs on those of all."""
+    return f"what all silos hold: {told(*held).hex()}"
+
+
 def naming(sets: Sequence[int], planned: int) -> str:
     """The purpose of an agreement of all silos that these tables open in full, of so many that are still to open."""
     return f"{planned}{_NAMING}{' '.join(map(str, sets))}"
@@ -210,8 +215,8 @@ def named_sets(purpose: str) -> tuple[tuple[int, ...], int]:
     """The tables that an agreement is about, and how many are still to open; none if it is about something else."""
     planned, naming, sets = purpose.partition(_NAMING)
     words = [planned, *sets.split()]
-    told = naming and all(word.isascii() and word.isdigit() for word in words)
-    return (tuple(map(int, words[1:])), int(planned)) if told else ((), 0)
+    is_it = naming and all(word.isascii() and word.isdigit() for word in words)
+    return (tuple(map(int, words[1:])), int(planned)) if is_it else ((), 0)
 
 
 def selected_pairs(attributes: int) -> tuple[tuple[int, int], ...]:

@@ -249,6 +249,8 @@ def _make(roster: Roster, config: MarginalsConfig, streams: Streams, state: Stat
     """Each silo's attributes; the number of rows, and a bound of it, which is greater with differential privacy."""
     held = _held(state)
     plan = private.plan_noise(config, held)
+    if plan is not None:
+        yield from agree(roster, private.holding(held))
     replies = yield roster.everyone(MakeAttributes(held))
     made = expect(replies, AttributesMade) if plan is None else expect(replies, NoisedAttributesMade)
     rows = [reply.rows for reply in made]
@@ -343,7 +345,7 @@ def _measure(roster: Roster, config: MarginalsConfig, streams: Streams, state: S
     edges: list[networks.Attributes] = [tuple(sorted(edge)) for edge in state["edges"]]
     first = {**state, "full": [], "halves": [], "alone": [], "planned": private.most_tables(config, state["levels"])}
     pairs = edges or [(0,)]
-    if config.adaptive:
+    if config.adaptive and state["coarse"]:
         state = _fit(config, first, {})
         missed = _most_missed(roster, config, state)
         wanted = edges if config.opens_tree else [tuple(sorted(pair)) for pair in _ruled_out(config, state, [])]
@@ -377,18 +379,17 @@ def _planned(config: MarginalsConfig, state: State, pairs: int) -> State:
 def _most_missed(roster: Roster, config: MarginalsConfig, state: State) -> tuple[networks.Attributes, ...]:
     """The pairs whose tables of groups the model misses by more than opening them is feared to bring.
 
-    At most as many as are planned, and as there is room for. Tables of few cells have opened with those of groups.
+    At most as many as are planned, and as there is room for.
     """
     if not (most := state["planned"] - len(state["alone"])):
         return ()
     full, coarse, model = _restored(state["full"]), _restored(state["coarse"]), GraphicalModel.restored(state["model"])
     variance, scores = _variance(roster, config, _next_noise(config, state)), dict[networks.Attributes, float]()
     for pair, one in coarse.items():
-        cells = math.prod(state["levels"][place] for place in pair)
-        if pair not in full and cells > private.FEW_CELLS:
+        if pair not in full:
             table = state["rows"] * model.marginal(pair)
             expected = networks.in_groups(table, *_groups(state, pair))
-            scores[pair] = networks.missed(one, expected, cells=cells, variance=variance)
+            scores[pair] = networks.missed(one, expected, cells=table.size, variance=variance)
     beside = [*full, *_ruled_out(config, state, full)]
     return networks.most_missed(state["levels"], scores, beside, most, config.cells)
 

@@ -46,6 +46,7 @@ class MarginalsSilo(ColumnParty):
     def _set_up(self) -> None:
         self.config: MarginalsConfig
         self.held: tuple[private.Held, ...] = ()  # of all silos, once attributes are made
+        self.holding = ""  # what silos have agreed that all hold: `private.holding`
         self.told = 0  # as told: noised with differential privacy
         self.attributes: tuple[networks.Attribute, ...] = ()
         self.conditions: tuple[Condition, ...] = ()  # of synthetic rows
@@ -56,7 +57,7 @@ class MarginalsSilo(ColumnParty):
         self.naming: dict[int, opening.CellNoise | None] = {}  # those that silos are agreeing on
         self.planned = 0  # how many more may be named, once some are
         self.told_cells = b""  # a hash of what levels are, where silos hold different rows
-        self.group = Group(self.seat, self.streams.child("named"))  # on which tables open in full
+        self.group = Group(self.seat, self.streams.child("named"))  # on what all hold, and which tables open in full
         self.counter = self._make_counter()
 
     def _script(self, training: bool) -> tuple[Turn, ...]:
@@ -64,7 +65,9 @@ class MarginalsSilo(ColumnParty):
         if not training:
             return often(marginals.WeighLevels, marginals.SynthesiseLevels)
         return (
-            *once(marginals.DescribeHeld, marginals.MakeAttributes),
+            *once(marginals.DescribeHeld),
+            *often(*ASKS),
+            *once(marginals.MakeAttributes),
             *maybe(marginals.AskPossible),
             *often(*ASKS),
             *once(counting.PrepareCount),
@@ -114,6 +117,8 @@ class MarginalsSilo(ColumnParty):
         if len(ask.held) != len(self.seat.roster) or ask.held[place] != self._own_held:
             raise self._refusal("makes attributes of the columns that it holds", len(ask.held))
         plan, columns, config = private.plan_noise(self.config, ask.held), self.columns, self.config
+        if plan is not None and self.holding != private.holding(ask.held):
+            raise self._refusal("makes attributes once all have agreed what they hold", "other columns, or not yet")
         if plan is None:
             columns.fit(config.encoders)
             self.told, shares = len(columns.table), self._exact_shares()
@@ -237,10 +242,14 @@ class MarginalsSilo(ColumnParty):
         return () if request is None else tuple(column.size for column in request.columns[: self._counted])
 
     def _agree(self, ask: Message) -> Message:
-        """Agree with all silos on the secret of a counting; and after it, on which tables open in full.
+        """Agree with all silos on what all hold, on the secret of a counting, and then on which tables open in full.
 
         So each silo knows all of them, those of others too, and that the others were told the same.
         """
+        if not self.held:
+            reply = self.group.answer(ask)
+            self.holding = self.group.purpose if self.group.ready else ""
+            return reply or Done()
         if self._counted == 0:
             return self.counter.answer(ask)
         if isinstance(ask, OfferShares):
@@ -261,7 +270,7 @@ class MarginalsSilo(ColumnParty):
         pairs = full - len(private.single_sets(self.config, self._counted))
         there = all(number < (full if planned == len(sets) else pairs) for number in sets)
         once = len({*self.named, *sets}) == len(self.named) + len(sets)
-        if not (there and once and ask.fresh and 0 < len(sets) <= planned <= most):
+        if self.naming or not (there and once and ask.fresh and 0 < len(sets) <= planned <= most):
             raise self._refusal(f"opens at most {most} more tables in full, each once, by a new agreement", ask.purpose)
         self.planned = planned - len(sets)
         opened = tuple(noise for noise in self.named.values() if noise is not None)
@@ -347,7 +356,13 @@ class MarginalsSilo(ColumnParty):
         if not training:
             return state
         halves = [0 if noise is None else noise.half_variance for noise in self.named.values()]
-        tables = {"opened": list(self.opened), "named": list(self.named), "halves": halves, "planned": self.planned}
+        tables = {
+            "opened": list(self.opened),
+            "named": list(self.named),
+            "halves": halves,
+            "planned": self.planned,
+            "holding": self.holding,
+        }
         held = [to_state(one) for one in self.held]
         return {**state, "held": held, "rows": self.told, **tables, "counter": self.counter.state()}
 
@@ -358,6 +373,7 @@ class MarginalsSilo(ColumnParty):
         self.events = [from_state(Event, event) for event in state.get("events", ())]
         if "counter" in state:
             self.held = tuple(from_state(private.Held, one) for one in state["held"])
+            self.holding = state["holding"]
             noises = [private.table_noise(self.config, half) if half else opening.EXACT for half in state["halves"]]
             self.named = dict(zip(state["named"], noises, strict=True))
             self.told, self.opened, self.planned = state["rows"], list(state["opened"]), state["planned"]
