@@ -292,7 +292,8 @@ def test_columns_of_more_values_get_less_noise_at_the_same_cost() -> None:
         (ColumnSchema("x", "continuous", "float64", 1, 0.0, 0.5), 6),
         (ColumnSchema("x", "continuous", "float64", None, 0.0, 0.5), 24),  # on no grid
         (ColumnSchema("x", "integer", "int64", 0, 0.0, 1e9), 24),
-        (ColumnSchema("x", "boolean", "int64"), 2),
+        (ColumnSchema("x", "boolean", "bool"), 2),
+        (ColumnSchema("x", "boolean", "int64"), 24),  # whose two names come from rows
         (ColumnSchema("x", "categorical", "bool"), 2),
         (ColumnSchema("x", "categorical", "str"), 24),
         (ColumnSchema("x", "datetime", "datetime64[ns]", None, 0.0, 1.0), 24),

@@ -353,8 +353,11 @@ def is_binary(column: Column | ColumnSchema) -> bool:
 
 
 def most_values(schema: ColumnSchema) -> float:
-    """How many values a column may have, besides missing ones, by its schema; infinite where that does not say."""
-    if is_binary(schema) or Kind(schema.kind) is Kind.BOOLEAN:
+    """How many values a column may have, besides missing ones, by its schema; infinite where that does not say.
+
+    And where names come from rows, whatever the kind: a name is released only if its count stands out from noise.
+    """
+    if is_binary(schema):
         return 2
     if schema.decimals is None or schema.low is None or schema.high is None:
         return math.inf
