@@ -593,12 +593,14 @@ def test_every_column_has_the_noise_that_is_planned_for_it(noised: tuple[Play, d
 
 
 def test_noise_that_hangs_on_noise_passes_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where composition by losses, and what the search begins with, would let less noise pass."""
+    plan = private.plan_noise(PLAN, HELD)
+    assert plan is not None
+    less = dataclasses.replace(plan, full=private.table_noise(PLAN, plan.full.half_variance // 4))
     monkeypatch.setattr(private, "affords", lambda *given: True)
-    private.next_noise.cache_clear()
-    plan, noise = private.plan_noise(PLAN, HELD), private.next_noise(PLAN, HELD, (), 2)
-    private.next_noise.cache_clear()
-    private.plan_noise.cache_clear()
-    assert plan is not None and noise is not None
+    monkeypatch.setattr(private, "plan_noise", lambda *given: less)
+    noise = private.next_noise.__wrapped__(PLAN, HELD, (), 2)
+    assert noise is not None
     events = [*private._first_events(PLAN, 4, plan), *[noise.event("", True, 1e-4)] * 2]
     assert affords_adaptive(PLAN.dp, events)
 

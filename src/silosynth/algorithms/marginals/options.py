@@ -11,8 +11,8 @@ from silosynth.core.messages import Bound, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.privacy.events import Target
 
-MOST_BINS = 256
-_Levels = Annotated[int, Bound(f"from 2 to {MOST_BINS}", lambda count: 2 <= count <= MOST_BINS)]
+MOST_LEVELS = 256
+_Levels = Annotated[int, Bound(f"from 2 to {MOST_LEVELS}", lambda count: 2 <= count <= MOST_LEVELS)]
 _Tables = Annotated[float, Bound("from 1 to 10", lambda times: 1 <= times <= 10)]
 _Part = Annotated[float, Bound("from 0 to 1", lambda part: 0 <= part <= 1)]
 _Share = Annotated[float, Bound("above 0 and below 1", lambda share: 0 < share < 1)]

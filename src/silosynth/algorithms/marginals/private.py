@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from silosynth.algorithms.marginals.options import MOST_BINS, MarginalsConfig
+from silosynth.algorithms.marginals.options import MOST_LEVELS, MarginalsConfig
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import NonNegative, Struct
 from silosynth.core.schema import Schema
@@ -48,8 +48,8 @@ class Held(Struct):
         return len(self.values)
 
     def _check(self) -> None:
-        if not self.values or not all(2 <= value <= MOST_BINS for value in self.values) or self.named > self.columns:
-            rule = f"A silo holds columns of 2 to {MOST_BINS} values each, and names at most those that it holds"
+        if not self.values or not all(2 <= value <= MOST_LEVELS for value in self.values) or self.named > self.columns:
+            rule = f"A silo holds columns of 2 to {MOST_LEVELS} values each, and names at most those that it holds"
             raise ConfigError(rule, (self.values, self.named), "Compare versions.")
 
 
