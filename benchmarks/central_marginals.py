@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +68,11 @@ class Pooled:
             return fitted_by_mbi(self.sizes, self.measured, self.rows)
         return GraphicalModel.fitted(self.sizes, self.measured, self.rows, start=start)
 
-    def choose(self, scores: Sequence[float], epsilon: float, sensitivity: float) -> int:
-        """The exponential mechanism."""
-        logs = 0.5 * epsilon * np.array(scores) / sensitivity
-        return int(np.argmax(logs + self.rng.gumbel(size=len(logs))))
+    def ranked(self, scores: Mapping[Attributes, float], epsilon: float, sensitivity: float) -> list[Attributes]:
+        """In an order whose first among any is what the exponential mechanism chooses among these."""
+        logs = 0.5 * epsilon * np.array(list(scores.values())) / sensitivity + self.rng.gumbel(size=len(scores))
+        tables = list(scores)
+        return [tables[place] for place in np.argsort(-logs)]
 
 
 def fitted_by_mbi(sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float) -> GraphicalModel:
@@ -107,7 +108,7 @@ def mst(pooled: Pooled, rho: float) -> GraphicalModel:
     while len(trees) > 1:
         across = [pair for pair in pooled.pairs if not any(set(pair) <= tree for tree in trees)]
         epsilon = math.sqrt(8 * part / (attributes - 1))
-        chosen = across[pooled.choose([scores[pair] for pair in across], epsilon, 1.0)]
+        chosen = pooled.ranked({pair: scores[pair] for pair in across}, epsilon, 1.0)[0]
         pooled.measure(chosen, math.sqrt((attributes - 1) / (2 * part)))
         joined = [tree for tree in trees if tree & set(chosen)]
         trees = [tree for tree in trees if tree not in joined] + [set().union(*joined)]
@@ -124,24 +125,20 @@ def aim(pooled: Pooled, rho: float) -> GraphicalModel:
         pooled.measure((one,), deviation)
     model = pooled.fitted()
     weights = {one: sum(len(set(one) & set(pair)) for pair in pooled.pairs) for one in pooled.tables}
-    cells = dict[Attributes, int]()  # of models with one pair more, as long as no new pair is measured
     while used < rho:
         if rho - used < 2 * (1 / (2 * deviation**2) + epsilon**2 / 8):  # the last round takes what is left
             deviation, epsilon = math.sqrt(1 / (2 * 0.9 * (rho - used))), math.sqrt(8 * 0.1 * (rho - used))
-        known = {one.attributes for one in pooled.measured}
-        cells = cells or {pair: cells_of(pooled.sizes, [*known, pair]) for pair in pooled.pairs}
-        allowed = MOST_CELLS * min(1.0, used / rho)
-        fitting = [one for one in pooled.tables if len(one) == 1 or cells[one] <= allowed]
-        expected = {one: pooled.rows * model.marginal(one) for one in fitting}
+        expected = {one: pooled.rows * model.marginal(one) for one in pooled.tables}
         noise = math.sqrt(2 / math.pi) * deviation
-        scores = [
-            weights[one] * (float(np.abs(pooled.tables[one] - expected[one]).sum()) - noise * expected[one].size)
-            for one in fitting
-        ]
-        chosen = fitting[pooled.choose(scores, epsilon, max(weights[one] for one in fitting))]
+        scores = {
+            one: weights[one] * (float(np.abs(pooled.tables[one] - share).sum()) - noise * share.size)
+            for one, share in expected.items()
+        }
+        known, allowed = {one.attributes for one in pooled.measured}, MOST_CELLS * min(1.0, used / rho)
+        ranked = pooled.ranked(scores, epsilon, max(weights.values()))
+        chosen = next(one for one in ranked if len(one) == 1 or cells_of(pooled.sizes, [*known, one]) <= allowed)
         pooled.measure(chosen, deviation)
         used += 1 / (2 * deviation**2) + epsilon**2 / 8
-        cells = cells if chosen in known else {}
         model = pooled.fitted(model)
         moved = float(np.abs(pooled.rows * model.marginal(chosen) - expected[chosen]).sum())
         if moved <= noise * expected[chosen].size:

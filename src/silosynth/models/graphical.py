@@ -336,30 +336,35 @@ class GraphicalModel:
     @cached_property
     def _joints(self) -> list[Numbers]:
         """The distribution of each clique."""
-        return _downward(self.axes, self.cliques, self._conditionals({})[0])
+        return _downward(self.axes, self.cliques, self._given)
+
+    @cached_property
+    def _given(self) -> list[Numbers]:
+        """The distribution of each clique given its separator."""
+        return self._conditionals({})[0]
+
+    @cached_property
+    def _below(self) -> dict[tuple[int, frozenset[int]], Numbers]:
+        """By the place of a clique, and attributes asked of it and what hangs on it: these given its separator."""
+        return {}
 
     def marginal(self, attributes: Attributes) -> Numbers:
         """The distribution of any attributes, whether or not they are in one clique; axes in the order given.
 
         Its cells and the states of separators between the attributes are together in memory.
         """
-        asked, found = set(attributes), dict[int, tuple[Attributes, Numbers]]()
-        inside: dict[int, list[int]] = {}
+        asked, inside = set(attributes), dict[int, list[tuple[Attributes, Numbers]]]()
         for place in reversed(range(len(self.cliques))):
             clique, children = self.cliques[place], inside.get(place, [])
-            within = set(clique.attributes).union(*(found[child][0] for child in children)) & asked
-            if not within - set(clique.separator) and within != asked:
-                continue  # sums to one
-            joint = self._joints[place]
+            within = set(clique.attributes).union(*(names for names, _ in children)) & asked
             if within == asked:
-                return self._product([(clique.attributes, joint)] + [found[child] for child in children], attributes)
-            common = self.axes.summed(joint, clique.attributes, clique.separator)
-            common = self.axes.placed(common, clique.separator, clique.attributes)
-            given = joint / np.where(common > 0, common, 1)
-            keep = self.axes.ordered(within | set(clique.separator))
-            factors = [(clique.attributes, given)] + [found[child] for child in children]
-            found[place] = keep, self._product(factors, keep)
-            inside.setdefault(clique.parent, []).append(place)
+                return self._product([(clique.attributes, self._joints[place]), *children], attributes)
+            if not within - set(clique.separator):
+                continue  # sums to one
+            keep, key = self.axes.ordered(within | set(clique.separator)), (place, frozenset(within))
+            if key not in self._below:
+                self._below[key] = self._product([(clique.attributes, self._given[place]), *children], keep)
+            inside.setdefault(clique.parent, []).append((keep, self._below[key]))
         return np.ones(())
 
     def _product(self, factors: Sequence[tuple[Attributes, Numbers]], keep: Attributes) -> Numbers:
@@ -427,7 +432,8 @@ class GraphicalModel:
         terms = list(self.terms)
         with np.errstate(divide="ignore"):
             terms += [((one,), np.log(weight_L)) for one, weight_L in weights.items()]
-        return _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, terms))
+        homes = _homes(self.axes, self.cliques, [attributes for attributes, _ in terms])
+        return _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, homes, terms))
 
     def state(self) -> State:
         """In storable form."""
@@ -480,18 +486,22 @@ def spread(share_SC: Numbers, state_R: Levels, rng: np.random.Generator) -> Leve
     return cell_R
 
 
-def _potentials(axes: Axes, cliques: Sequence[Clique], terms: Iterable[tuple[Attributes, Numbers]]) -> list[Numbers]:
-    """Of each clique the sum of the terms that it is the first to contain."""
+def _potentials(
+    axes: Axes, cliques: Sequence[Clique], homes: Sequence[int], terms: Iterable[tuple[Attributes, Numbers]]
+) -> list[Numbers]:
+    """Of each clique the sum of the terms that are at home there."""
     found = [np.zeros([axes.size(one) for one in clique.attributes]) for clique in cliques]
-    for attributes, numbers in terms:
-        place = _home(axes, cliques, attributes)
+    for place, (attributes, numbers) in zip(homes, terms, strict=True):
         found[place] += axes.placed(numbers, attributes, cliques[place].attributes)
     return found
 
 
-def _home(axes: Axes, cliques: Sequence[Clique], attributes: Attributes) -> int:
-    """The place of the first clique with these attributes."""
-    return next(place for place, one in enumerate(cliques) if axes.within(attributes, one.attributes))
+def _homes(axes: Axes, cliques: Sequence[Clique], tables: Iterable[Attributes]) -> list[int]:
+    """For each of some tables' attributes, the place of the first clique that has them."""
+    return [
+        next(place for place, one in enumerate(cliques) if axes.within(attributes, one.attributes))
+        for attributes in tables
+    ]
 
 
 def _upward(axes: Axes, cliques: Sequence[Clique], potentials: list[Numbers]) -> tuple[list[Numbers], float]:
@@ -547,7 +557,7 @@ class _Fit:
         self.zeros = [_zeros(attributes, flags) for attributes, flags in possible]
         names = [*(names for names, _ in self.zeros), *(table.attributes for table in self.tables)]
         self.cliques = junction_tree(axes, names)
-        self.homes = [_home(axes, self.cliques, table.attributes) for table in self.tables]
+        self.homes = _homes(axes, self.cliques, names)  # of structural zeros, then of tables
         self.starts = np.cumsum([table.counts.size for table in self.tables])[:-1]
         shares, variances, closed = list[Numbers](), list[Numbers](), list[Flags]()
         for table in self.tables:
@@ -576,7 +586,8 @@ class _Fit:
 
     def run(self, start: GraphicalModel | None) -> GraphicalModel:
         """L-BFGS until the optimum is near."""
-        if _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, self.zeros))[1] == -math.inf:
+        homes = self.homes[: len(self.zeros)]
+        if _upward(self.axes, self.cliques, _potentials(self.axes, self.cliques, homes, self.zeros))[1] == -math.inf:
             remedy = "Do the rules' values, and bounds, fit the columns?"
             raise ConfigError("A model has rows that keep all rules", "none is possible", remedy)
         theta = _minimised(self._value, self._start(start) / self.scale, self._is_near) * self.scale
@@ -596,12 +607,12 @@ class _Fit:
     def _value(self, scaled: Numbers) -> tuple[float, Numbers]:
         """E, and its gradient."""
         theta = scaled * self.scale
-        potentials = _potentials(self.axes, self.cliques, (*self.zeros, *self._terms(theta)))
+        potentials = _potentials(self.axes, self.cliques, self.homes, (*self.zeros, *self._terms(theta)))
         given, log = _upward(self.axes, self.cliques, potentials)
         joints = _downward(self.axes, self.cliques, given)
         expected = [
             self.axes.summed(joints[home], self.cliques[home].attributes, table.attributes).ravel()
-            for home, table in zip(self.homes, self.tables, strict=True)
+            for home, table in zip(self.homes[len(self.zeros) :], self.tables, strict=True)
         ]
         pull = self.ridge * theta
         gradient = np.where(self.closed, 0.0, np.concatenate(expected) - self.share + pull)
