@@ -148,8 +148,12 @@ class Axes:
 
 def cells_of(sizes: Sequence[int], tables: Iterable[Attributes], ends: Sequence[tuple[int, ...]] = ()) -> int:
     """How many cells all cliques together have of a model of these tables: what time and memory grow with."""
-    axes = Axes(tuple(sizes), tuple(ends))
-    return sum(_cells(axes, clique) for clique in _triangulated(axes, tables))
+    return sum(cliques_of(Axes(tuple(sizes), tuple(ends)), tables).values())
+
+
+def cliques_of(axes: Axes, tables: Iterable[Attributes]) -> dict[Attributes, int]:
+    """The cliques of a model of these tables, and how many cells each has."""
+    return {clique: _cells(axes, clique) for clique in _triangulated(axes, tables)}
 
 
 def _cells(axes: Axes, clique: Attributes) -> int:
@@ -163,8 +167,8 @@ def junction_tree(axes: Axes, tables: Iterable[Attributes]) -> tuple[Clique, ...
     Raises:
         ConfigError: they have more than `MOST_CELLS` cells.
     """
-    found = _triangulated(axes, tables)
-    cells = sum(_cells(axes, clique) for clique in found)
+    of = cliques_of(axes, tables)
+    found, cells = list(of), sum(of.values())
     if cells > MOST_CELLS:
         rule = f"The tables of a model fit into cliques of at most {MOST_CELLS:,} cells"
         raise ConfigError(rule, f"{cells:,}", "Measure fewer tables, or attributes of fewer levels.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,13 @@ from silosynth.counting.groups import joined
 from silosynth.encoders.attributes import LEAST, codes
 from silosynth.encoders.column import AtomEncoder, Encoder
 from silosynth.encoders.table import MOST_BINS
-from silosynth.models.graphical import Axes, Levels, Numbers, cells_of, spread
+from silosynth.models.graphical import Axes, Levels, Numbers, cells_of, cliques_of, spread
 
 Edge = tuple[int, int]
 Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 PARTS = 1e9  # shares are rounded to one over it
 CHANCE = 2.0  # standard deviations of what noise adds to absolute deviations
+COMPARED = 24  # pairs at once, by the room that they take
 FEARED = 0.1  # of a full table's noise: a model takes up less of it than the table has
 
 
@@ -237,16 +239,34 @@ def missed(coarse: Measured, expected: Numbers, *, cells: int, variance: float) 
 def most_missed(
     sizes: Sequence[int], scores: Mapping[Attributes, float], opened: Iterable[Attributes], count: int, cells: int
 ) -> tuple[Attributes, ...]:
-    """At most so many more pairs that are missed, and fit into cliques of so many cells.
+    """At most so many more pairs that are missed, and fit into cliques of so many cells, one after the other.
 
-    First those with the largest scores by the cube root of their tables' cells: large ones leave less room for others.
+    Each time that with the largest score by the cube root of its table's cells, as noise is on all of these, and by the
+    square root of the room that it takes: the cells by which cliques grow, and an equal part of what is left besides.
+    Of all pairs the `COMPARED` are, whose scores are largest by the first alone. By how much cliques grow is counted
+    as a pair comes among these, and again before it is chosen; a pair that is within a clique by then takes nothing.
     """
-    tables, found = [*opened], list[Attributes]()
+    axes, tables, found = Axes(tuple(sizes)), [*opened], list[Attributes]()
     ranks = {pair: score / math.prod(sizes[one] for one in pair) ** (1 / 3) for pair, score in scores.items()}
-    for pair in sorted(scores, key=lambda one: -ranks[one]):
-        if len(found) < count and scores[pair] > 0 and cells_of(sizes, [*tables, pair]) <= cells:
-            tables.append(pair)
-            found.append(pair)
+    waiting = deque(pair for pair in sorted(scores, key=lambda one: -ranks[one]) if scores[pair] > 0)
+    grows, used = dict[Attributes, int](), cells_of(sizes, tables)
+    while len(found) < count:
+        while waiting and len(grows) < COMPARED:
+            pair = waiting.popleft()
+            if (more := cells_of(sizes, [*tables, pair]) - used) <= cells - used:
+                grows[pair] = more
+        if not grows:
+            break
+        part = max(1.0, (cells - used) / (count - len(found)))
+        best = max(grows, key=lambda pair: ranks[pair] / math.sqrt(part + max(0, grows[pair])))
+        cliques = cliques_of(axes, [*tables, best])
+        before, grows[best] = grows[best], sum(cliques.values()) - used
+        if grows[best] <= min(before, cells - used):
+            used += grows.pop(best)
+            tables.append(best)
+            found.append(best)
+            grows = {pair: 0 if any(map(set(pair).issubset, cliques)) else more for pair, more in grows.items()}
+        grows = {pair: more for pair, more in grows.items() if more <= cells - used}
     return tuple(found)
 
 

@@ -32,7 +32,7 @@ class MarginalsConfig(Struct):
     selection: _Share = 0.2  # of the budget that encoders leave: what those tables take
     margins: _Share = 0.1  # of the same: what a table of each attribute alone takes
     tables: _Tables = 1.0  # that open in full, as multiples of a tree's: 1 is MST, more is AIM
-    pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more; grows with an epsilon above 1
+    pairs: _Part = 0.0  # of all pairs, whose tables open in full where that is more; by epsilon, see most_tables
     rounds: Size[int] = 2  # in which tables beyond the tree are chosen
     cells: Size[int] = 100_000  # of the cliques that hold all tables, at most: what time and memory grow with
     encoders: EncoderConfig = EncoderConfig()
@@ -92,8 +92,8 @@ MST: Mapping[str, MarginalsConfig] = {
 
 AIM: Mapping[str, MarginalsConfig] = {
     "fast": MarginalsConfig(bins=12, groups=4, tables=2.0, rounds=1, cells=20_000),
-    "balanced": MarginalsConfig(tables=2.5, pairs=1 / 3, cells=200_000),
-    "best": MarginalsConfig(bins=32, groups=6, tables=3.0, pairs=1 / 3, rounds=3, cells=400_000),
+    "balanced": MarginalsConfig(tables=2.5, pairs=0.5, cells=200_000),
+    "best": MarginalsConfig(bins=32, groups=6, tables=3.0, pairs=0.5, rounds=3, cells=400_000),
 }
 
 

@@ -141,14 +141,14 @@ def most_tables(config: MarginalsConfig, levels: Sequence[int]) -> int:
 
     ``tables`` times as many as a tree has, or that part of all ``pairs`` that have more than four cells, if that is
     more; but beyond a tree no more than there is room for in ``cells``, where each joins three attributes of a middling
-    number of levels. Above epsilon 1, where noise matters less, the part that
-    ``pairs`` leaves out is raised to the power of epsilon's cube root.
+    number of levels. With noise, the part that ``pairs`` leaves out is raised to the power of epsilon's cube root: the
+    more it matters, the fewer.
     """
     attributes = len(levels)
     worth = sum(one * other > FEW_CELLS for one, other in itertools.combinations(levels, 2))
     middle = math.exp(math.fsum(map(math.log, levels)) / attributes)
-    epsilon = max(1.0, config.dp.epsilon) if config.dp.private else 1.0
-    part = 1 - math.pow(1 - config.pairs, epsilon ** (1 / 3))
+    power = config.dp.epsilon ** (1 / 3) if config.dp.private else 1.0
+    part = 1 - math.pow(1 - config.pairs, power)
     wanted = max(_tree_tables(config, attributes), round(part * worth))
     return max(1, min(wanted, attributes - 1 + round(config.cells / middle**3)))
 
