@@ -21,7 +21,7 @@ from silosynth.models.graphical import Attributes, GraphicalModel, MeasuredTable
 
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
-MOST_CELLS = 200_000  # of a model of AIM, as the preset "best" of `aim` has; the paper's limit is 10 million
+MOST_CELLS = 200_000  # of a model of AIM, as `aim` has; the paper's limit is 10 million
 ITERATIONS = 1000  # of mirror descent, as in the papers' code
 
 
