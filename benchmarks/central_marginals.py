@@ -69,7 +69,7 @@ class Pooled:
         return GraphicalModel.fitted(self.sizes, self.measured, self.rows, start=start)
 
     def ranked(self, scores: Mapping[Attributes, float], epsilon: float, sensitivity: float) -> list[Attributes]:
-        """In an order whose first among any is what the exponential mechanism chooses among these."""
+        """Tables by noised score: the first of any subset is what the exponential mechanism chooses from it."""
         logs = 0.5 * epsilon * np.array(list(scores.values())) / sensitivity + self.rng.gumbel(size=len(scores))
         tables = list(scores)
         return [tables[place] for place in np.argsort(-logs)]

@@ -725,19 +725,39 @@ def test_of_pairs_that_are_missed_alike_those_are_chosen_that_take_less_room() -
     assert networks.most_missed(sizes, scores | {(0, 4): 50.0}, chain, 9, room)[0] == (0, 4)  # it is worth it
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_chosen_pairs_are_missed_fit_and_are_not_too_many(seed: int) -> None:
+def test_a_pair_that_takes_more_room_since_others_were_chosen_is_compared_anew() -> None:
+    """Two chains whose ends are joined: the other ends would close a circle, and a pair that is missed less is first."""
+    sizes, chains = (6,) * 7, [(0, 1), (1, 2), (3, 4), (4, 5)]
+    scores = {(2, 3): 3.0, (0, 5): 1.5, (5, 6): 1.0}
+    assert networks.most_missed(sizes, scores, chains, 3, cells_of(sizes, [*chains, *scores])) == (
+        (2, 3),
+        (5, 6),
+        (0, 5),
+    )
+
+
+def test_a_pair_that_has_come_to_lie_within_a_clique_takes_no_room() -> None:
+    """A chain of four that is closed to a square has a diagonal in its cliques; another pair takes a table's room."""
+    sizes, chain = (6,) * 5, [(0, 1), (1, 2), (2, 3)]
+    scores = {(0, 3): 9.0, (3, 4): 1.0, (0, 2): 1.0, (1, 3): 1.0}
+    first, second, *_ = networks.most_missed(sizes, scores, chain, 4, cells_of(sizes, [*chain, *scores]))
+    assert first == (0, 3) and second in {(0, 2), (1, 3)}
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, networks.COMPARED]))
+def test_chosen_pairs_are_missed_fit_and_are_not_too_many(seed: int, compared: int) -> None:
     rng = np.random.default_rng(seed)
     sizes = tuple(rng.integers(2, 7, size=rng.integers(3, 9)).tolist())
     pairs = list(itertools.combinations(range(len(sizes)), 2))
-    scores = dict(zip(pairs, rng.normal(size=len(pairs)).tolist(), strict=True))
     opened, count, cells = pairs[:: len(sizes)], int(rng.integers(0, 9)), int(rng.integers(20, 3000))
-    scores = {pair: score for pair, score in scores.items() if pair not in opened}
-    found = networks.most_missed(sizes, scores, opened, count, cells)
+    scores = {pair: float(rng.normal()) for pair in pairs if pair not in opened}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "COMPARED", compared)
+        found = networks.most_missed(sizes, scores, opened, count, cells)
+        all_found = networks.most_missed(sizes, scores, opened, len(pairs), 10**9)
     assert len(set(found)) == len(found) <= count and all(scores[pair] > 0 for pair in found)
     assert not found or cells_of(sizes, [*opened, *found]) <= cells
-    missed = {pair for pair, score in scores.items() if score > 0}
-    assert set(networks.most_missed(sizes, scores, opened, len(pairs), 10**9)) == missed
+    assert set(all_found) == {pair for pair, score in scores.items() if score > 0}
 
 
 def test_what_noise_adds_is_no_miss() -> None:

@@ -61,6 +61,17 @@ def test_marginals_conditions_and_probabilities_are_those_of_the_whole(
         assert np.abs(found - whole_joint.marginal(conditional, (one,))).max() < 0.2
 
 
+@given(models(), st.data())
+@QUICK
+def test_a_marginal_is_the_same_whatever_was_asked_before(model: GraphicalModel, data: st.DataObject) -> None:
+    whole, attributes = whole_joint.joint(model.sizes, model.terms, model.ends), range(len(model.sizes))
+    sets = data.draw(st.lists(st.lists(st.sampled_from(attributes), unique=True).map(tuple), max_size=8))
+    for asked in (*sets, *reversed(sets)):
+        found = model.marginal(asked)
+        np.testing.assert_allclose(found, whole_joint.marginal(whole, asked), atol=1e-12)
+        found.fill(math.nan)  # it is the caller's
+
+
 @given(models())
 @QUICK
 def test_a_junction_tree_contains_all_tables_and_runs_through_each_attribute_once(model: GraphicalModel) -> None:

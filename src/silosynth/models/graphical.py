@@ -167,8 +167,8 @@ def junction_tree(axes: Axes, tables: Iterable[Attributes]) -> tuple[Clique, ...
     Raises:
         ConfigError: they have more than `MOST_CELLS` cells.
     """
-    of = cliques_of(axes, tables)
-    found, cells = list(of), sum(of.values())
+    cells_by_clique = cliques_of(axes, tables)
+    found, cells = list(cells_by_clique), sum(cells_by_clique.values())
     if cells > MOST_CELLS:
         rule = f"The tables of a model fit into cliques of at most {MOST_CELLS:,} cells"
         raise ConfigError(rule, f"{cells:,}", "Measure fewer tables, or attributes of fewer levels.")
@@ -340,16 +340,20 @@ class GraphicalModel:
     @cached_property
     def _joints(self) -> list[Numbers]:
         """The distribution of each clique."""
-        return _downward(self.axes, self.cliques, self._given)
+        return _downward(self.axes, self.cliques, self._unconditional[0])
 
     @cached_property
-    def _given(self) -> list[Numbers]:
-        """The distribution of each clique given its separator."""
-        return self._conditionals({})[0]
+    def _unconditional(self) -> tuple[list[Numbers], float]:
+        """`_conditionals` where nothing weighs."""
+        return self._conditionals({})
 
     @cached_property
     def _below(self) -> dict[tuple[int, frozenset[int]], Numbers]:
-        """By the place of a clique, and attributes asked of it and what hangs on it: these given its separator."""
+        """What `marginal` has worked out, which others of its calls need as well.
+
+        By the place of a clique, and what is asked of it and of those that hang on it: the distribution of these, given
+        the clique's separator. Of pairs it keeps one attribute's at a time: a few times as much as all cliques take.
+        """
         return {}
 
     def marginal(self, attributes: Attributes) -> Numbers:
@@ -367,7 +371,7 @@ class GraphicalModel:
                 continue  # sums to one
             keep, key = self.axes.ordered(within | set(clique.separator)), (place, frozenset(within))
             if key not in self._below:
-                self._below[key] = self._product([(clique.attributes, self._given[place]), *children], keep)
+                self._below[key] = self._product([(clique.attributes, self._unconditional[0][place]), *children], keep)
             inside.setdefault(clique.parent, []).append((keep, self._below[key]))
         return np.ones(())
 
@@ -389,8 +393,7 @@ class GraphicalModel:
         Args:
             weights: of some attributes, (L,): the share of each level that fulfils it, 0 to 1.
         """
-        logs = [self._conditionals(given)[1] for given in (weights, {})]
-        return math.exp(logs[0] - logs[1])
+        return math.exp(self._conditionals(weights)[1] - self._unconditional[1])
 
     def draw(self, rows: int, rng: np.random.Generator, weights: Mapping[int, Numbers] | None = None) -> Tensor:
         """Levels (R, A), int64: of rows that fulfil a condition, if one is given (as for `probability`).

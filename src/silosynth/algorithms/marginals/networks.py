@@ -242,31 +242,32 @@ def most_missed(
     """At most so many more pairs that are missed, and fit into cliques of so many cells, one after the other.
 
     Each time that with the largest score by the cube root of its table's cells, as noise is on all of these, and by the
-    square root of the room that it takes: the cells by which cliques grow, and an equal part of what is left besides.
-    Of all pairs the `COMPARED` are, whose scores are largest by the first alone. By how much cliques grow is counted
-    as a pair comes among these, and again before it is chosen; a pair that is within a clique by then takes nothing.
+    square root of the room that it takes: the cells by which cliques grow, and an equal share of what is left besides.
+    Only the `COMPARED` pairs are compared that are first by score and cells of their tables. By how much cliques grow
+    is counted as a pair comes among these, and again before it is chosen; in between, one that has come to lie within a
+    clique takes nothing. A pair that does not fit when it is counted is left out.
     """
     axes, tables, found = Axes(tuple(sizes)), [*opened], list[Attributes]()
     ranks = {pair: score / math.prod(sizes[one] for one in pair) ** (1 / 3) for pair, score in scores.items()}
     waiting = deque(pair for pair in sorted(scores, key=lambda one: -ranks[one]) if scores[pair] > 0)
-    grows, used = dict[Attributes, int](), cells_of(sizes, tables)
+    growth, used = dict[Attributes, int](), cells_of(sizes, tables)
     while len(found) < count:
-        while waiting and len(grows) < COMPARED:
+        while waiting and len(growth) < COMPARED:
             pair = waiting.popleft()
             if (more := cells_of(sizes, [*tables, pair]) - used) <= cells - used:
-                grows[pair] = more
-        if not grows:
+                growth[pair] = more
+        if not growth:
             break
-        part = max(1.0, (cells - used) / (count - len(found)))
-        best = max(grows, key=lambda pair: ranks[pair] / math.sqrt(part + max(0, grows[pair])))
+        share = max(1.0, (cells - used) / (count - len(found)))
+        best = max(growth, key=lambda pair: ranks[pair] / math.sqrt(share + max(0, growth[pair])))
         cliques = cliques_of(axes, [*tables, best])
-        before, grows[best] = grows[best], sum(cliques.values()) - used
-        if grows[best] <= min(before, cells - used):
-            used += grows.pop(best)
+        before, growth[best] = growth[best], sum(cliques.values()) - used
+        if growth[best] <= min(before, cells - used):
+            used += growth.pop(best)
             tables.append(best)
             found.append(best)
-            grows = {pair: 0 if any(map(set(pair).issubset, cliques)) else more for pair, more in grows.items()}
-        grows = {pair: more for pair, more in grows.items() if more <= cells - used}
+            growth = {pair: 0 if any(map(set(pair).issubset, cliques)) else more for pair, more in growth.items()}
+        growth = {pair: more for pair, more in growth.items() if more <= cells - used}
     return tuple(found)
 
 

@@ -141,8 +141,8 @@ def most_tables(config: MarginalsConfig, levels: Sequence[int]) -> int:
 
     ``tables`` times as many as a tree has, or that part of all ``pairs`` that have more than four cells, if that is
     more; but beyond a tree no more than there is room for in ``cells``, where each joins three attributes of a middling
-    number of levels. With noise, the part that ``pairs`` leaves out is raised to the power of epsilon's cube root: the
-    more it matters, the fewer.
+    number of levels. With differential privacy the part that ``pairs`` leaves out is raised to the power of epsilon's
+    cube root: where noise matters more, fewer open.
     """
     attributes = len(levels)
     worth = sum(one * other > FEW_CELLS for one, other in itertools.combinations(levels, 2))
