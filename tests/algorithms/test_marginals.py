@@ -726,7 +726,7 @@ def test_of_pairs_that_are_missed_alike_those_are_chosen_that_take_less_room() -
 
 
 def test_a_pair_that_takes_more_room_since_others_were_chosen_is_compared_anew() -> None:
-    """Two chains whose ends are joined: the other ends would close a circle, and a pair that is missed less is first."""
+    """Two chains are joined: their other ends would close a circle, and a pair that is missed less goes first."""
     sizes, chains = (6,) * 7, [(0, 1), (1, 2), (3, 4), (4, 5)]
     scores = {(2, 3): 3.0, (0, 5): 1.5, (5, 6): 1.0}
     assert networks.most_missed(sizes, scores, chains, 3, cells_of(sizes, [*chains, *scores])) == (
