@@ -348,7 +348,6 @@ def test_presets_are_valid(name, preset):
         ("vflgan", {"penalty": -1.0}, "'penalty'"),
         ("vertigan", {"backbone": 0}, "'backbone'"),
         ("vertigan", {"backbone": 4}, "The generator has 2"),
-        ("vertigan", {"dp": "paper-unsound"}, "DP-SGD"),
         ("vflgan", {"dp": {"epsilon": 1, "delta": 1e-5}, "select": "frechet"}, "select = 'last'"),
         ("vflgan", {"dp": {"epsilon": 1, "delta": 1e-5}, "numbers": "standard"}, "numbers = 'quantile'"),
     ],

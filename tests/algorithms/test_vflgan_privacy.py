@@ -19,6 +19,7 @@ from silosynth.algorithms.vflgan.options import VFLGANConfig
 from silosynth.algorithms.vflgan.private import ChargedSteps
 from silosynth.algorithms.vflgan.protocol import NOTHING, BackboneRound
 from silosynth.algorithms.vflgan.silo import VFLGANPart
+from silosynth.catalog import algorithm
 from silosynth.core.errors import ProtocolError
 from silosynth.core.streams import Streams, integers, uniforms
 from silosynth.models.encoded import EncodedRows, RowShape
@@ -336,10 +337,12 @@ def test_training_waits_for_the_charge():
 UNPROTECTED = {"dp": {"mechanism": "paper-unsound", "noise": 50.0}, "numbers": "standard"}
 
 
-def test_the_papers_mechanism_warns_and_states_no_epsilon():
+@pytest.mark.parametrize("name", ["vflgan", "vertigan", "wgan-gp"])
+def test_the_papers_mechanism_warns_and_states_no_epsilon(name):
     federation = ss.simulate(table(), silos={"a": ["city", "income"], "b": ["debt", "sex", "visits"]})
+    held = federation.central() if algorithm(name).central else federation
     with pytest.warns(vflgan.PrivacyWarning, match="protects nobody"):
-        model = ss.fit("vflgan", federation, preset="fast", options=SIZES | UNPROTECTED, progress=False)
+        model = ss.fit(name, held, preset="fast", options=SIZES | UNPROTECTED, progress=False)
     mechanisms = {event["mechanism"] for record in model.ledger for event in record.get("events", ())}
     assert mechanisms == {UNSOUND}
     assert statement(model.ledger)["release"] is None

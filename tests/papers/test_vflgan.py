@@ -365,7 +365,8 @@ def test_no_epsilon_stands_beside_the_published_mechanism() -> None:
     figures = dict.fromkeys(("FD", "real FD", "IS", "real IS", "seconds"), 1.0)
     row = {**job.identity, **figures, "bytes": 1, "privacy": "none: …"}
     ((_, heads, (cells,)), (_, _, claims)) = private.sections([row])
-    assert dict(zip(heads, cells, strict=True))["epsilon"] == "none" and claims == [["as published", "none: …"]]
+    assert dict(zip(heads, cells, strict=True))["epsilon"] == "none" and claims == [("as published", "none: …")]
+    assert private.budget(private.jobs(("wgan-gp as published",), 128, 1)[0], 128) == dp
     assert [job.seed for job in private.jobs(("gs-wgan",), repeats=2, seed=3)] == [3, 4]
     assert private.budget(private.jobs(("dp-vflgan",))[0], 128) == {"epsilon": 10.0, "delta": 1e-5}
     with pytest.raises(ConfigError):

@@ -97,12 +97,6 @@ class VertiGANConfig(GANConfig):
                 self.backbone,
                 f"The generator has {len(self.generator)}.",
             )
-        if self.unsound:
-            raise ConfigError(
-                "The paper's mechanism is for VFLGAN: VertiGAN's own is DP-SGD",
-                self.dp.mechanism,
-                'Give dp = {"epsilon": …, "delta": …}.',
-            )
 
 
 # Presets.
