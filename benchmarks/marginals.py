@@ -17,7 +17,7 @@ trainings are kept; the page has means over the seeds, and as "± AUC" half of t
 "central mst" and "central aim" have all columns in one place (`central_marginals.py`): they get the attributes that
 "mst" has learnt in the same run, for nothing, and spend all of epsilon on tables. Rows are drawn from their models as
 from those of silos. "wgan-gp" has all columns in one place, too. SiloFuse and the GANs have their presets for ``dp``:
-"balanced" of SiloFuse and VT-GAN, "private" of the others.
+"balanced" of SiloFuse and VT-GAN, "private" of the others; or "fast", where the name ends so ("vflgan, fast").
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ RIVALS: dict[str, tuple[str, str, dict[str, Any]]] = {  # algorithm, preset, opt
     "silofuse upload": ("silofuse", "balanced", {"dp_mode": "upload"}),
     "silofuse release": ("silofuse", "balanced", {"dp_mode": "release"}),
     **{name: (name, "private", {}) for name in ("vflgan", "vertigan", "wgan-gp")},
+    "vtgan": ("vtgan", "balanced", {}),
 }
+RIVALS |= {f"{name}, fast": (algorithm, "fast", own) for name, (algorithm, _, own) in RIVALS.items()}
 BOUNDS = {
     "adult": {"age": (17, 90), "fnlwgt": (0, 1_500_000), "education_num": (1, 16), "capital_gain": (0, 99_999),
               "capital_loss": (0, 5_000), "hours_per_week": (1, 99)},
