@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def table(features: int) -> TableSplit:
     return TableSplit(frame, frame, "y", {})
 
 
-@pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12])
+@pytest.mark.parametrize("module", [vtgan_figure7, vtgan_figures9_10, vtgan_figures11_12, vtgan_figures13_14])
 def test_settings_are_distinct_and_their_options_exist(module: Any) -> None:
     found: list[Setting] = list(module.SETTINGS)
     labels = [tuple(s.labels.items()) for s in found]
@@ -94,6 +95,16 @@ def test_rows_say_how_they_are_trained_and_quickly_is_with_options_of_ours(modul
         assert ours.setting.options == {**settings.QUICKLY, **job.setting.options}
         assert [one.setting.sized(3, 4000)["batch"] for one in (job, ours)] == [500, 100]
         catalog.algorithm(ours.setting.algorithm).configure("paper", {**ours.setting.options, "batch": 100})
+
+
+@pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
+def test_budgets_are_spent_on_categories_that_can_be_pooled() -> None:
+    data = vtgan_figures13_14.with_bounds("loan", 300, 0)
+    zips, every = data.train["zip_code"], pd.concat([data.train, data.holdout])
+    assert data.kinds["zip_code"] == "categorical" and zips.map(type).eq(str).all() and zips.str.len().eq(5).all()
+    assert data.kinds["income"] == {"kind": "integer", "low": every["income"].min(), "high": every["income"].max()}
+    job = vtgan_figures13_14.jobs(("loan",), 300, 1, "quickly")[3]
+    assert job.identity["epsilon"] == "1" and settings.measure(job)["JSD"] > 0
 
 
 def test_numbers_of_silos_can_be_chosen() -> None:
