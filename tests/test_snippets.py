@@ -333,6 +333,22 @@ def test_what_the_page_of_marginals_says_of_dplt_is_what_is_on_record() -> None:
     assert shown == sum(algorithm == "dplt" for _, algorithm, _ in theirs)
 
 
+def test_what_the_page_of_marginals_says_of_private_gans_is_what_is_on_record() -> None:
+    ours, theirs, shown = kept_marginals("marginals_beside_central"), kept_marginals("marginals_rivals"), 0
+    names = ("silofuse upload", "silofuse release", "wgan-gp", "vflgan", "vertigan", "vtgan")
+    for table, epsilon, (first, *cells) in lines_of_marginals("| table | epsilon | `aim` | SiloFuse"):
+        aim = ours[table, "aim", epsilon][0]
+        same_figures(first.replace(" .", " 0.").split(", "), [aim["trend %"], aim["AUC"]])
+        for name, cell in zip(names, cells, strict=True):
+            (row,) = theirs.get((table, f"{name}, fast", epsilon), [None])
+            assert bool(cell) == (row is not None)
+            if row is not None:
+                same_figures(cell.replace(" .", " 0.").split(", "), [row["trend %"], row["AUC"]])
+                assert row["shape %"] > aim["shape %"] and row["trend %"] > aim["trend %"] and row["AUC"] < aim["AUC"]
+                shown += 1
+    assert shown == sum(algorithm.endswith(", fast") for _, algorithm, _ in theirs)
+
+
 def test_shown_text_is_compared_with_what_is_printed() -> None:
     shown = "9 rows\nfirst 2.00 of 2,000\nnoise\nsecond 0.500"
     alike("9 rows\n…\nsecond 0.520", shown)
