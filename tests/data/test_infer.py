@@ -255,6 +255,30 @@ def test_all_digits_of_what_stands_for_missing_values_count() -> None:
     assert left["s"].isna().tolist() == [True, True, False, False]
 
 
+def test_levels_can_be_declared() -> None:
+    frame = pd.DataFrame({"code": [1, 2, 2, 9], "word": ["no", "yes", None, "no"], "score": [0.5, 1.0, 1.0, 2.0]})
+    declared = {"code": {"levels": [9, 2, 1, 0]}, "word": {"levels": ["yes", "no"]}, "score": {"levels": [0.5, 1, 2.0]}}
+    schema = infer(frame, {**declared, "code": {"levels": [2, 1, 0], "missing": [9]}})
+    assert [column.kind for column in schema.columns] == ["categorical"] * 3
+    assert [column.levels for column in schema.columns] == [(2, 1, 0), ("yes", "no"), (0.5, 1, 2)]
+    assert infer(frame, declared)["code"].levels == (9, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("declared", "match"),
+    [
+        ({"levels": [1, 2]}, "but those that are declared.*1 others"),
+        ({"levels": [1, 2, 9, 9.0]}, "each once"),
+        ({"levels": [1, 2, 9, None]}, "texts or numbers"),
+        ({"levels": "129"}, "levels is a list"),
+        ({"levels": [1, 2, 9], "kind": "integer"}, 'Only columns of categories.*kind = "categorical"'),
+    ],
+)
+def test_declared_levels_are_checked(declared: dict[str, Any], match: str) -> None:
+    with pytest.raises(SchemaError, match=match):
+        infer(pd.DataFrame({"code": [1, 2, 2, 9]}), {"code": declared})
+
+
 def test_numbers_that_look_like_days_are_said_to() -> None:
     days = pd.date_range("2020", periods=60).strftime("%Y%m%d").astype(int)
     frame = pd.DataFrame({"day": days, "no day": days + 50, "pay": range(20_000_000, 20_000_600, 10)})

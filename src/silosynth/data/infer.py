@@ -55,6 +55,7 @@ class ColumnOverride:
         format: how numbers, dates or pseudonyms are written as text (see `silosynth.data.texts`, `personal`).
         decimal: the decimal mark of numbers that are written as text, "." or ",".
         missing: texts or numbers that stand for missing values.
+        levels: all categories that there may be, whether or not a row holds them. They count as public.
     """
 
     kind: str | None = None
@@ -64,6 +65,7 @@ class ColumnOverride:
     format: str | None = None
     decimal: str | None = None
     missing: Sequence[Any] = ()
+    levels: Sequence[Any] = ()
 
 
 Overrides: TypeAlias = Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None
@@ -225,6 +227,8 @@ def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> Col
         raise SchemaError(f"Column {name!r}: the decimal mark is a point or a comma", value.decimal, 'decimal = ","')
     if isinstance(value.missing, str) or not isinstance(value.missing, Sequence):
         raise SchemaError(f"Column {name!r}: missing is a list", value.missing, 'Write missing = ["?"], say.')
+    if isinstance(value.levels, str) or not isinstance(value.levels, Sequence):
+        raise SchemaError(f"Column {name!r}: levels is a list", value.levels, 'Write levels = ["no", "yes"], say.')
     return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
 
 
@@ -239,6 +243,8 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
     if override == ColumnOverride():
         return _guess(series, dtype, nature)
     _check_written(series, nature, override)
+    if override.levels and override.kind is None:
+        override = replace(override, kind=Kind.CATEGORICAL.value)
     if override.kind == Kind.PSEUDONYM.value:
         schema = replace(_pseudonym(series, dtype, "declared"), dtype=f"{dtype}|{override.format or ''}".rstrip("|"))
     else:
@@ -253,8 +259,32 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
             schema, kind=override.kind, dtype=f"{dtype}|{form}" if written else dtype, decimals=decimals, forms=()
         )
     schema = replace(schema, reason="declared", **_range(series, schema, override))
-    encode(series, schema)
+    held = encode(series, schema).own_levels().levels or ()
+    if override.levels:
+        schema = replace(schema, levels=_declared_levels(schema, override.levels, held))
     return _checked_boolean(series, schema)
+
+
+def _declared_levels(schema: ColumnSchema, levels: Sequence[Any], held: Sequence[Any]) -> tuple[Any, ...]:
+    """The levels that the user has declared.
+
+    Raises:
+        SchemaError: it is no column of categories; a level is given twice, or is neither text nor number; or a row holds
+            another.
+    """
+    name = schema.name
+    if schema.kind not in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):
+        rule = f"Only columns of categories have levels to declare; {name!r} is of kind"
+        raise SchemaError(rule, schema.kind, 'Leave levels out, or declare kind = "categorical".')
+    found = tuple(int(one) if isinstance(one, float) and one.is_integer() else one for one in levels)
+    if len(set(found)) < len(found) or not all(type(one) in (str, int, float) for one in found):
+        raise SchemaError(f"Column {name!r}: levels are texts or numbers, each once", list(levels))
+    if others := set(held) - set(found):
+        raise SchemaError(
+            f"Column {name!r}: rows hold no level but those that are declared", f"{len(others)} others",
+            "Declare all that there may be, and under missing what stands for missing values.",
+        )  # fmt: skip
+    return found
 
 
 def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) -> None:
