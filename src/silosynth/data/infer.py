@@ -269,8 +269,8 @@ def _declared_levels(schema: ColumnSchema, levels: Sequence[Any], held: Sequence
     """The levels that the user has declared.
 
     Raises:
-        SchemaError: it is no column of categories; a level is given twice, or is neither text nor number; or a row holds
-            another.
+        SchemaError: it is no column of categories; a level is given twice, or is neither text nor number; or a row
+            holds another.
     """
     name = schema.name
     if schema.kind not in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):

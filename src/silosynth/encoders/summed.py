@@ -56,8 +56,8 @@ from silosynth.encoders.table import (
     category_encoder,
     coarsest_grid,
     column_of_bins,
-    held,
     histogram,
+    level_counts,
     missed_grids,
     public_encoder,
     public_levels,
@@ -164,7 +164,7 @@ def _numeric_cells(column: Column, declared: ColumnSchema) -> Iterator[Cells]:
 def _level_cells(column: Column, declared: ColumnSchema, key: bytes) -> Cells:
     what = f"counts of the levels of column {column.name!r}"
     if public_levels(declared):
-        return Cells(column.name, what, held(column, declared))
+        return Cells(column.name, what, level_counts(column, declared))
     return Cells(column.name, what, sketch(column, key), factor=TABLES, times=TABLES, names=True)
 
 
@@ -370,7 +370,8 @@ class KnownSums:
         kept = tuple(sorted(told, key=lambda level: (isinstance(level, str), level)))
         shown = [round(float(np.mean([int(counts_TB[place]) for place in told[level]]))) for level in kept]
         absent = round(float(counts_TB[:, BUCKETS].double().mean()))
-        column, counted = replace(blank(self.schema[name]), levels=kept), (shown, self.rows - sum(shown) - absent, absent)
+        column = replace(blank(self.schema[name]), levels=kept)
+        counted = shown, self.rows - sum(shown) - absent, absent
         encoder, counts = category_encoder(column, kept, counted, self.rows, self.deviation_of(name), self.budget)
         return encoder, shares_of(counts)
 

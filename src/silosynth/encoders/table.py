@@ -395,7 +395,7 @@ def _categorical(
     """The encoder of categories, and the noised counts of its levels."""
     what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
     if public_levels(declared):
-        noised = noise.counts(held(column, declared), epsilon, what)
+        noised = noise.counts(level_counts(column, declared), epsilon, what)
         return public_encoder(column, declared, noised, rows, deviation)
     levels = column.levels or ()
     cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
@@ -405,7 +405,7 @@ def _categorical(
     return category_encoder(column, kept, counted, rows, deviation, budget)
 
 
-def held(column: Column, declared: ColumnSchema) -> Tensor:
+def level_counts(column: Column, declared: ColumnSchema) -> Tensor:
     """How many rows hold each of the `public_levels`, and none, (L + 1,) int64."""
     levels = public_levels(declared)
     values = column.recoded(levels).values
@@ -415,7 +415,7 @@ def held(column: Column, declared: ColumnSchema) -> Tensor:
 def public_encoder(
     column: Column, declared: ColumnSchema, noised: Tensor, rows: int, deviation: float, least: int = 1
 ) -> tuple[coding.CategoricalEncoder, Tensor]:
-    """The encoder of a column with `public_levels`, and the noised counts of its levels, from noised `held`.
+    """The encoder of a column with `public_levels`, and the noised counts of its levels, from noised `level_counts`.
 
     Rows of levels that noise hides, or that have fewer than ``least``, are one level, for which others are drawn; of
     booleans they are the other value.
@@ -428,7 +428,7 @@ def public_encoder(
 
 
 def shown_levels(noised: Tensor, deviation: float, least: int) -> tuple[list[int], list[int], int]:
-    """By noised `held`: the levels that stand out, one at least, their counts, and that of missing values.
+    """By noised `level_counts`: the levels that stand out, one at least, their counts, and that of missing values.
 
     Of many levels that no row holds less than one stands out on average.
     """
