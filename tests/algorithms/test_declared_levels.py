@@ -30,8 +30,8 @@ def people() -> pd.DataFrame:
 
 @pytest.mark.parametrize(("algorithm", "way"), [*(("aim", way) for way in WAYS), ("dplt", "columns")])
 def test_declared_levels_are_learnt_where_no_name_would_be_released(algorithm: str, way: str) -> None:
+    federation = ss.simulate(people(), schema={"code": "categorical"}, **WAYS[way])
     with pytest.raises(DataError, match="Declare its levels"):
-        federation = ss.simulate(people(), schema={"code": "categorical"}, **WAYS[way])
         ss.fit(algorithm, federation, "fast", options=DP, progress=False)
     federation = ss.simulate(people(), schema=LEVELS, **WAYS[way])
     model = ss.fit(algorithm, federation, "fast", options=DP, seed=3, progress=False)
