@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.algorithms.rows_play import RowsPlay
 
 import silosynth as ss
+from silosynth.algorithms.marginals.protocol import RowsDescribed
 from silosynth.core.errors import DataError, ProtocolError, SchemaError
 from silosynth.core.schema import ColumnSchema, Schema, agreed, check_agreed
 
@@ -49,3 +51,14 @@ def test_silos_with_different_rows_declare_the_same_levels(other: tuple[int, ...
         agreed({"north": own, "south": theirs})
     with pytest.raises(ProtocolError, match="covers each silo's own columns"):
         check_agreed(own, theirs)
+
+
+@pytest.mark.parametrize("options", [{}, DP])
+def test_small_counts_of_a_declared_level_open_with_noise_alone(options: dict[str, Any]) -> None:
+    """Where sums open exactly, levels are none to the coordinator but by hashes, as if they were not declared."""
+    rows = {"north": slice(150), "south": slice(150, 300), "west": slice(300, None)}
+    federation = ss.simulate(people(), rows=rows, schema=LEVELS)
+    with pytest.MonkeyPatch.context() as patched:
+        play = RowsPlay(federation, options).drive(patched)
+    described = [reply for _, _, reply in play.said if isinstance(reply, RowsDescribed)]
+    assert {len(one.levels) > 0 for reply in described for one in reply.schema.columns} == {bool(options)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import uuid
 from typing import Any
 
@@ -265,11 +266,28 @@ def test_levels_can_be_declared() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "declared", "found"),
+    [
+        (pd.Series([0.1, 0.2], dtype="float32"), [0.1, 0.2, 0.3], [np.float32(one).item() for one in (0.1, 0.2, 0.3)]),
+        (pd.Series([1, 2], dtype="uint8"), list(np.array([2, 1, 255])), [2, 1, 255]),
+        (pd.Series(["a", "b"], dtype="category"), ["c", "b", "a"], ["a", "b", "c"]),
+        (pd.Series(pd.Categorical(["lo"], ["lo", "hi"], ordered=True)), ["hi", "lo"], ["lo", "hi"]),
+        (pd.Series([True, False], dtype="category"), [1, 0], [False, True]),
+        (pd.Series([True, False], dtype="category"), [True, False], [False, True]),
+        (pd.Series([None, None]), ["a", "b"], ["a", "b"]),
+    ],
+)
+def test_declared_levels_are_as_the_dtype_holds_them(values: pd.Series, declared: list[Any], found: list[Any]) -> None:
+    levels = infer(pd.DataFrame({"x": values}), {"x": {"levels": declared}})["x"].levels
+    assert [(type(level), level) for level in levels] == [(type(level), level) for level in found]
+
+
+@pytest.mark.parametrize(
     ("declared", "match"),
     [
         ({"levels": [1, 2]}, "but those that are declared.*1 others"),
-        ({"levels": [1, 2, 9, 9.0]}, "each once"),
-        ({"levels": [1, 2, 9, None]}, "texts or numbers"),
+        ({"levels": [1, 2, 9, 9.0]}, "each level is declared once"),
+        *(({"levels": [1, 2, 9, one]}, "cannot hold a level") for one in (None, "3", 0.5, math.inf, 2**70, [3])),
         ({"levels": "129"}, "levels is a list"),
         ({"levels": [1, 2, 9], "kind": "integer"}, 'Only columns of categories.*kind = "categorical"'),
     ],

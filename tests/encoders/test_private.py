@@ -216,7 +216,7 @@ def test_declared_levels_are_no_secret() -> None:
 
 def test_of_many_declared_levels_few_stand_out_by_chance() -> None:
     empty = torch.zeros(501, dtype=torch.int64)
-    shown = [private_encoders.shown_levels(_laplace(empty, seed), math.sqrt(2) * 30, 1)[0] for seed in range(40)]
+    shown = [private_encoders.shown_levels(_laplace(empty, seed), math.sqrt(2) * 30)[0] for seed in range(40)]
     assert np.mean([len(places) for places in shown]) < 2
 
 

@@ -51,15 +51,15 @@ def test_names_are_told_of_levels_that_pass_in_the_sum_only() -> None:
 
 
 def test_declared_levels_are_counted_by_themselves() -> None:
-    """No name is told; of exact counts, levels that fewer than ``least`` rows hold are pooled as others are."""
+    """No name is told."""
     schema = Schema((ColumnSchema("city", "categorical", "str", levels=("Bern", "Oslo", "Bonn", "Rome")),))
     silos = [levels({"Oslo": 30, "Bonn": 2}, missing=4), levels({"Bern": 9, "Oslo": 1})]
     cells = [summed.first_cells(Table((column,)), schema, KEY)[1] for column in silos]
     assert cells[0].counts.tolist() == [0, 30, 2, 0, 4] and not any(one.names for one in cells)
     assert cells[0].times == cells[0].factor == 1 and not summed.named(schema)
     counts = cells[0].counts + cells[1].counts
-    encoder, share = summed.KnownSums(schema, (), 46, 0.0, "no noise", least=5).of_public("city", counts)
-    assert isinstance(encoder, CategoricalEncoder) and encoder.kept == ("Bern", "Oslo") and encoder.rare
+    encoder, share = summed.KnownSums(schema, (), 46, 0.5, "little").of_public("city", counts)
+    assert isinstance(encoder, CategoricalEncoder) and encoder.kept == ("Bern", "Oslo", "Bonn") and not encoder.rare
     assert torch.allclose(share * 46, torch.tensor([9.0, 31, 2, 4]))
     noised, _ = summed.KnownSums(schema, (), 46, 10.0, "little").of_public("city", counts)
     assert isinstance(noised, CategoricalEncoder) and noised.kept == ("Oslo",)

@@ -8,6 +8,7 @@ columns can cross a border; that no real ones do is checked message by message i
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -227,7 +228,7 @@ class ColumnSchema(Struct):
     reason: str = "declared"
     forms: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    levels: tuple[str | int | float, ...] = ()
+    levels: tuple[str | int | float | bool, ...] = ()
 
 
 class Schema(Struct):
@@ -369,7 +370,7 @@ def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
     )
     _check_alike(
         f"Column {first.name!r} must have the same declared levels in every silo",
-        {silo: ", ".join(map(str, column.levels)) or "none" for silo, column in declared.items()},
+        {silo: json.dumps(column.levels) for silo, column in declared.items()},
         "Declare the same ones, in the same order, or none anywhere.",
     )
     return replace(

@@ -5,6 +5,7 @@ The second half looks at columns of numbers: their grid, their special codes, an
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,11 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 
-from silosynth.core.errors import SchemaError, nearest
+from silosynth.core.errors import SchemaError, SilosynthError, nearest
 from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, beyond_bounds
 from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, resolve, spell
-from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
+from silosynth.data.frames import Frame, categories, decode, encode, line_values, nanoseconds, parse_text, to_pandas
 from silosynth.data.personal import EMAIL, check_form, common_forms, looks_personal, words_of
 from silosynth.data.texts import (
     MARKS,
@@ -259,32 +261,55 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
             schema, kind=override.kind, dtype=f"{dtype}|{form}" if written else dtype, decimals=decimals, forms=()
         )
     schema = replace(schema, reason="declared", **_range(series, schema, override))
-    held = encode(series, schema).own_levels().levels or ()
+    column = encode(series, schema)
     if override.levels:
-        schema = replace(schema, levels=_declared_levels(schema, override.levels, held))
+        schema = replace(schema, levels=_declared_levels(schema, override.levels, column))
     return _checked_boolean(series, schema)
 
 
-def _declared_levels(schema: ColumnSchema, levels: Sequence[Any], held: Sequence[Any]) -> tuple[Any, ...]:
-    """The levels that the user has declared.
+def _declared_levels(schema: ColumnSchema, levels: Sequence[Any], column: Column) -> tuple[Any, ...]:
+    """The levels that the user has declared, as the column's dtype holds them; first those that it lists, in its order.
 
     Raises:
-        SchemaError: it is no column of categories; a level is given twice, or is neither text nor number; or a row
-            holds another.
+        SchemaError: it is no column of categories; a level is given twice, or the dtype cannot hold it; or a row holds
+            another.
     """
     name = schema.name
     if schema.kind not in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):
         rule = f"Only columns of categories have levels to declare; {name!r} is of kind"
         raise SchemaError(rule, schema.kind, 'Leave levels out, or declare kind = "categorical".')
-    found = tuple(int(one) if isinstance(one, float) and one.is_integer() else one for one in levels)
-    if len(set(found)) < len(found) or not all(type(one) in (str, int, float) for one in found):
-        raise SchemaError(f"Column {name!r}: levels are texts or numbers, each once", list(levels))
-    if others := set(held) - set(found):
+    found = tuple(_as_held(schema, level) for level in levels)
+    if len(set(found)) < len(found):
+        raise SchemaError(f"Column {name!r}: each level is declared once", list(levels))
+    if len({isinstance(level, str) for level in found}) > 1:
+        raise SchemaError(f"Column {name!r}: declared levels are all texts, or all numbers", list(levels))
+    if others := set(column.own_levels().levels or ()) - set(found):
         raise SchemaError(
             f"Column {name!r}: rows hold no level but those that are declared", f"{len(others)} others",
             "Declare all that there may be, and under missing what stands for missing values.",
         )  # fmt: skip
-    return found
+    listed = column.levels or () if schema.dtype.startswith("category") else ()
+    return (*(level for level in listed if level in found), *(level for level in found if level not in listed))
+
+
+def _as_held(schema: ColumnSchema, level: Any) -> Any:
+    """A declared level as a column of this dtype holds it.
+
+    Raises:
+        SchemaError: it cannot.
+    """
+    level = level.item() if isinstance(level, np.generic) else level
+    if isinstance(level, str | int) or (isinstance(level, float) and np.isfinite(level)):
+        column = Column(schema.name, schema.dtype, torch.zeros(1, dtype=torch.int64), torch.tensor([False]), (level,))
+        with contextlib.suppress(ValueError, TypeError, OverflowError, ArithmeticError, SilosynthError):
+            (back,) = decode(column).tolist()
+            short = np.float32(level) if isinstance(back, float) else level  # of short floats: 0.1 is not 0.1
+            if isinstance(back, str) is isinstance(level, str) and back in (level, short):
+                return back
+    raise SchemaError(
+        f"Column {schema.name!r} of dtype {schema.dtype!r} cannot hold a level that is declared", repr(level),
+        'Write texts as "1", and numbers as 1.',
+    )  # fmt: skip
 
 
 def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) -> None:

@@ -322,7 +322,7 @@ class KnownSums:
         rows: their number.
         deviation: of the noise on a column's counts on average; 0 for exact ones.
         budget: in words, for errors.
-        least: rows that lie at or beyond either end of a range that nobody has declared, or hold a declared level.
+        least: rows that lie at or beyond either end of a range that nobody has declared.
         deviations: of the noise on each column's counts, by its name; those that are left out have the average.
     """
 
@@ -361,8 +361,7 @@ class KnownSums:
     def of_public(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
         """The encoder of a column of booleans, or of declared levels, and the share of each of its levels."""
         declared = self.schema[name]
-        known = self.rows, self.deviation_of(name), self.least
-        encoder, noised = public_encoder(blank(declared), declared, counts, *known)
+        encoder, noised = public_encoder(blank(declared), declared, counts, self.rows, self.deviation_of(name))
         return encoder, shares_of(noised)
 
     def of_names(self, name: str, counts_TB: Tensor, told: Told) -> tuple[coding.Encoder, Tensor]:

@@ -348,9 +348,9 @@ def _has_names(column: Column, schema: ColumnSchema) -> bool:
     return not is_number(column, schema) and not public_levels(schema)
 
 
-def is_binary(column: Column | ColumnSchema) -> bool:
+def is_binary(schema: ColumnSchema) -> bool:
     """Whether the dtype says that levels are false and true, whether or not both occur."""
-    return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+    return schema.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
 
 
 def public_levels(schema: ColumnSchema) -> tuple[Any, ...]:
@@ -364,7 +364,7 @@ def most_values(schema: ColumnSchema) -> float:
     And where names come from rows, whatever the kind: a name is released only if its count stands out from noise.
     """
     if levels := public_levels(schema):
-        return len(levels)
+        return max(2, len(levels))
     if schema.decimals is None or schema.low is None or schema.high is None:
         return math.inf
     unit = 10.0**-schema.decimals
@@ -413,28 +413,26 @@ def level_counts(column: Column, declared: ColumnSchema) -> Tensor:
 
 
 def public_encoder(
-    column: Column, declared: ColumnSchema, noised: Tensor, rows: int, deviation: float, least: int = 1
+    column: Column, declared: ColumnSchema, noised: Tensor, rows: int, deviation: float
 ) -> tuple[coding.CategoricalEncoder, Tensor]:
     """The encoder of a column with `public_levels`, and the noised counts of its levels, from noised `level_counts`.
 
-    Rows of levels that noise hides, or that have fewer than ``least``, are one level, for which others are drawn; of
-    booleans they are the other value.
+    If noise hides levels of clearly many rows, these are one level, for which others are drawn; but not of booleans.
     """
-    levels, binary = public_levels(declared), is_binary(declared)
-    places, counts, absent = shown_levels(noised, deviation, 1 if binary else least)
-    pooled = 0 if binary else rows - sum(counts) - absent
+    levels, (places, counts, absent) = public_levels(declared), shown_levels(noised, deviation)
+    pooled = 0 if is_binary(declared) else rows - sum(counts) - absent
     kept = tuple(levels[place] for place in places)
     return category_encoder(column, kept, (counts, pooled, absent), rows, deviation, "", text=False)
 
 
-def shown_levels(noised: Tensor, deviation: float, least: int) -> tuple[list[int], list[int], int]:
+def shown_levels(noised: Tensor, deviation: float) -> tuple[list[int], list[int], int]:
     """By noised `level_counts`: the levels that stand out, one at least, their counts, and that of missing values.
 
     Of many levels that no row holds less than one stands out on average.
     """
     *counts, absent = noised.tolist()
-    noise = deviation * max(1.0, math.log(len(counts)) / math.sqrt(2))
-    places = [i for i, count in enumerate(counts) if count > noise and count >= least] or [counts.index(max(counts))]
+    least = deviation * max(1.0, math.log(len(counts)) / math.sqrt(2))
+    places = [i for i, count in enumerate(counts) if count > least] or [counts.index(max(counts))]
     return places, [counts[place] for place in places], absent
 
 
