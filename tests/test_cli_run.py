@@ -196,7 +196,7 @@ def test_a_schema_in_toml_declares_what_was_declared(tmp_path: Path) -> None:
         {
             "n": [-9, 3, 4, 7], "x": [0.5, -99.0, 2.25, 7.5], "c": ["?", "a", 'say "b"', "a"], "day": days,
             "zoned": days.tz_localize("Europe/Zurich"), "text": ["05.01.2024", "?", "03.02.2024", "17.05.2024"],
-            "wait": pd.to_timedelta([1, 2, 3, 4], unit="h"),
+            "wait": pd.to_timedelta([1, 2, 3, 4], unit="h"), "ward": ["é"] * 4, "code": [1.0, 2.5, 1.0, 4.0],
         }
     )  # fmt: skip
     declared = {
@@ -207,6 +207,8 @@ def test_a_schema_in_toml_declares_what_was_declared(tmp_path: Path) -> None:
         "zoned": {"low": "2024-01-01"},
         "text": {"missing": ["?"], "format": "%d.%m.%Y", "high": "2025-01-01"},
         "wait": {"high": "5 h"},
+        "ward": {"levels": ["é", 'the "north"', "south\x7f"]},
+        "code": {"levels": [1, 2.5, 4]},
     }
     schema = infer(frame, declared)
     (tmp_path / "schema.toml").write_text(tables.schema_toml(schema), encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import uuid
 from typing import Any
 
@@ -253,6 +254,47 @@ def test_all_digits_of_what_stands_for_missing_values_count() -> None:
     left = without_marks(numbers, {"n": {"missing": [1234567, "-9"]}, "s": {"missing": [-9.9, "0.1"]}})
     assert left["n"].isna().tolist() == [True, False, True, False]
     assert left["s"].isna().tolist() == [True, True, False, False]
+
+
+def test_levels_can_be_declared() -> None:
+    frame = pd.DataFrame({"code": [1, 2, 2, 9], "word": ["no", "yes", None, "no"], "score": [0.5, 1.0, 1.0, 2.0]})
+    declared = {"code": {"levels": [9, 2, 1, 0]}, "word": {"levels": ["yes", "no"]}, "score": {"levels": [0.5, 1, 2.0]}}
+    schema = infer(frame, {**declared, "code": {"levels": [2, 1, 0], "missing": [9]}})
+    assert [column.kind for column in schema.columns] == ["categorical"] * 3
+    assert [column.levels for column in schema.columns] == [(2, 1, 0), ("yes", "no"), (0.5, 1, 2)]
+    assert infer(frame, declared)["code"].levels == (9, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "found"),
+    [
+        (pd.Series([0.1, 0.2], dtype="float32"), [0.1, 0.2, 0.3], [np.float32(one).item() for one in (0.1, 0.2, 0.3)]),
+        (pd.Series([1, 2], dtype="uint8"), list(np.array([2, 1, 255])), [2, 1, 255]),
+        (pd.Series(["a", "b"], dtype="category"), ["c", "b", "a"], ["a", "b", "c"]),
+        (pd.Series(pd.Categorical(["lo"], ["lo", "hi"], ordered=True)), ["hi", "lo"], ["lo", "hi"]),
+        (pd.Series([True, False], dtype="category"), [1, 0], [False, True]),
+        (pd.Series([True, False], dtype="category"), [True, False], [False, True]),
+        (pd.Series([None, None]), ["a", "b"], ["a", "b"]),
+    ],
+)
+def test_declared_levels_are_as_the_dtype_holds_them(values: pd.Series, declared: list[Any], found: list[Any]) -> None:
+    levels = infer(pd.DataFrame({"x": values}), {"x": {"levels": declared}})["x"].levels
+    assert [(type(level), level) for level in levels] == [(type(level), level) for level in found]
+
+
+@pytest.mark.parametrize(
+    ("declared", "match"),
+    [
+        ({"levels": [1, 2]}, "but those that are declared.*1 others"),
+        ({"levels": [1, 2, 9, 9.0]}, "each level is declared once"),
+        *(({"levels": [1, 2, 9, one]}, "cannot hold a level") for one in (None, "3", 0.5, math.inf, 2**70, [3])),
+        ({"levels": "129"}, "levels is a list"),
+        ({"levels": [1, 2, 9], "kind": "integer"}, 'Only columns of categories.*kind = "categorical"'),
+    ],
+)
+def test_declared_levels_are_checked(declared: dict[str, Any], match: str) -> None:
+    with pytest.raises(SchemaError, match=match):
+        infer(pd.DataFrame({"code": [1, 2, 2, 9]}), {"code": declared})
 
 
 def test_numbers_that_look_like_days_are_said_to() -> None:

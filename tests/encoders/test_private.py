@@ -36,6 +36,7 @@ BOUNDS = {
     "pay": {"low": 0, "high": 200_000},
     "gap": {"low": -10, "high": 10},
     "day": {"low": "2010-01-01", "high": "2025-01-01"},
+    "ward": {"levels": ["north", "south", "east", "west"]},
 }
 
 
@@ -49,6 +50,7 @@ def frame(rows: int = 4000) -> pd.DataFrame:
             "job": rng.choice(["clerk", "nurse", "smith", *(f"rare {i}" for i in range(20))], rows, p=_SHARES),
             "owns": rng.random(rows) < 0.2,
             "day": pd.Timestamp("2015-01-01") + pd.to_timedelta(rng.integers(0, 2000, rows), unit="D"),
+            "ward": rng.choice(["north", "south", "east"], rows, p=[0.6, 0.3, 0.1]),
         }
     )
 
@@ -109,6 +111,8 @@ def test_rows_come_back_much_as_they_were(config: EncoderConfig) -> None:
     assert jobs.kept == ("clerk", "nurse", "smith")
     assert jobs.rare and not jobs.missing
     assert torch.equal(back["owns"].values, table["owns"].values)
+    wards = next(encoder for encoder in encoders if encoder.name == "ward")
+    assert isinstance(wards, CategoricalEncoder) and wards.kept == ("north", "south", "east") and not wards.text
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -192,6 +196,32 @@ def test_numbers_as_categories_of_which_none_is_released() -> None:
     with pytest.raises(DataError, match="no level of it has enough rows to be released") as caught:
         learned(table, schema, EncoderConfig(), 1.0, 1e-6, noise())
     assert "dp.epsilon" in str(caught.value)
+
+
+def test_declared_levels_are_no_secret() -> None:
+    """They take no delta, are counted whatever their number of rows, and what noise hides is drawn from the others."""
+    data = pd.DataFrame({"code": np.arange(100) // 25, "word": [f"w{i}" for i in [0] * 60 + [*range(1, 21)] * 2]})
+    declared = {"code": {"levels": [*range(40)]}, "word": {"levels": [f"w{i}" for i in range(40)]}}
+    table, schema = held(data, declared)
+    encoders, _, events = learned(table, schema, EncoderConfig(), 1.0, 1e-6, noise())
+    code, word = (encoder for encoder in encoders if isinstance(encoder, CategoricalEncoder))
+    assert spent(events, 0.0).own_delta == 0 and private_encoders.named_columns(table, schema) == 0
+    assert code.kept == (0, 1, 2, 3) and word.kept[0] == "w0" and word.rare
+    assert private_encoders.most_values(schema["code"]) == 40
+    back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
+    assert set(back["word"].own_levels().levels or ()) <= set(schema["word"].levels)
+    with pytest.raises(DataError, match="Declare its levels"):
+        learned(*held(data, {"code": "categorical"}), EncoderConfig(), 1.0, 1e-6, noise())
+
+
+def test_of_many_declared_levels_few_stand_out_by_chance() -> None:
+    empty = torch.zeros(501, dtype=torch.int64)
+    shown = [private_encoders.shown_levels(_laplace(empty, seed), math.sqrt(2) * 30)[0] for seed in range(40)]
+    assert np.mean([len(places) for places in shown]) < 2
+
+
+def _laplace(counts: Tensor, seed: int) -> Tensor:
+    return counts + torch.from_numpy(rng(seed).laplace(0, 30, len(counts)).round()).long()
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-6), (-1.0, 1e-6), (1.0, 0.0), (math.nan, 1e-6)])

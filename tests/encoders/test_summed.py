@@ -50,6 +50,21 @@ def test_names_are_told_of_levels_that_pass_in_the_sum_only() -> None:
     assert torch.allclose(share * 84, torch.tensor([30.0, 12, 41, 1]))
 
 
+def test_declared_levels_are_counted_by_themselves() -> None:
+    """No name is told."""
+    schema = Schema((ColumnSchema("city", "categorical", "str", levels=("Bern", "Oslo", "Bonn", "Rome")),))
+    silos = [levels({"Oslo": 30, "Bonn": 2}, missing=4), levels({"Bern": 9, "Oslo": 1})]
+    cells = [summed.first_cells(Table((column,)), schema, KEY)[1] for column in silos]
+    assert cells[0].counts.tolist() == [0, 30, 2, 0, 4] and not any(one.names for one in cells)
+    assert cells[0].times == cells[0].factor == 1 and not summed.named(schema)
+    counts = cells[0].counts + cells[1].counts
+    encoder, share = summed.KnownSums(schema, (), 46, 0.5, "little").of_public("city", counts)
+    assert isinstance(encoder, CategoricalEncoder) and encoder.kept == ("Bern", "Oslo", "Bonn") and not encoder.rare
+    assert torch.allclose(share * 46, torch.tensor([9.0, 31, 2, 4]))
+    noised, _ = summed.KnownSums(schema, (), 46, 10.0, "little").of_public("city", counts)
+    assert isinstance(noised, CategoricalEncoder) and noised.kept == ("Oslo",)
+
+
 def test_a_name_that_is_too_long_is_pooled() -> None:
     column = levels({"x" * (summed.LONGEST - 2): 9, "y" * (summed.LONGEST - 1): 9})
     places = summed.passing(sums([column])[:, : summed.BUCKETS], 1.0, 5)
@@ -176,4 +191,4 @@ def test_each_column_is_read_by_its_own_noise() -> None:
     schema = Schema((ColumnSchema("x", "boolean", "bool"), ColumnSchema("y", "boolean", "bool")))
     known = summed.KnownSums(schema, (), 84, 1.0, "little", deviations={"x": 50.0})
     counts = torch.tensor([60, 24, 0])
-    assert [len(known.of_flags(name, counts)[1]) for name in "xy"] == [1, 2]  # 24 rows are noise in one
+    assert [len(known.of_public(name, counts)[1]) for name in "xy"] == [1, 2]  # 24 rows are noise in one

@@ -416,6 +416,8 @@ def _section_toml(column: ColumnSchema) -> str:
         head += f"format = {quoted(form)}\n"
     if column.missing:
         head += f"missing = [{', '.join(map(quoted, column.missing))}]\n"
+    if column.levels:
+        head += f"levels = {json.dumps(column.levels, ensure_ascii=False)}\n".replace("\x7f", "\\u007f")
     for end, bound in (("low", column.low), ("high", column.high)):
         if bound is not None:
             head += f"{end} = {_bound(bound, column)}\n"

@@ -8,6 +8,7 @@ columns can cross a border; that no real ones do is checked message by message i
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -215,6 +216,7 @@ class ColumnSchema(Struct):
         reason: why this kind was inferred, in words; "declared" where the user said so.
         forms: of a pseudonym: the forms that at least five rows each have (see `silosynth.data.personal`).
         missing: what the user declared to stand for missing values, as text; it is in no table that is learnt from.
+        levels: of categories: those that there may be, where the user declared them, which makes them public.
     """
 
     name: str
@@ -226,6 +228,7 @@ class ColumnSchema(Struct):
     reason: str = "declared"
     forms: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    levels: tuple[str | int | float | bool, ...] = ()
 
 
 class Schema(Struct):
@@ -349,7 +352,8 @@ def check_agreed(own: Schema, common: Schema) -> None:
 def _covers(common: ColumnSchema, own: ColumnSchema) -> bool:
     low = common.low is None or (own.low is not None and common.low <= own.low)
     high = common.high is None or (own.high is not None and common.high >= own.high)
-    return (common.kind, common.dtype) == (own.kind, own.dtype) and low and high
+    alike = (common.kind, common.dtype, common.levels) == (own.kind, own.dtype, own.levels)
+    return alike and low and high
 
 
 def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
@@ -363,6 +367,11 @@ def _agreed(declared: Mapping[str, ColumnSchema]) -> ColumnSchema:
         f"Column {first.name!r} must have the same dtype in every silo",
         {silo: column.dtype for silo, column in declared.items()},
         "Cast it to one of them in every silo, with .astype; of numbers and dates in text, declare one format.",
+    )
+    _check_alike(
+        f"Column {first.name!r} must have the same declared levels in every silo",
+        {silo: json.dumps(column.levels) for silo, column in declared.items()},
+        "Declare the same ones, in the same order, or none anywhere.",
     )
     return replace(
         first,

@@ -5,6 +5,7 @@ The second half looks at columns of numbers: their grid, their special codes, an
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,11 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 
-from silosynth.core.errors import SchemaError, nearest
+from silosynth.core.errors import SchemaError, SilosynthError, nearest
 from silosynth.core.schema import DURATIONS, UNMODELLED, Column, ColumnSchema, Kind, Schema, Table, beyond_bounds
 from silosynth.data.dtypes import TO_TEXT, Nature, detail, nature_of, resolve, spell
-from silosynth.data.frames import Frame, categories, encode, line_values, nanoseconds, parse_text, to_pandas
+from silosynth.data.frames import Frame, categories, decode, encode, line_values, nanoseconds, parse_text, to_pandas
 from silosynth.data.personal import EMAIL, check_form, common_forms, looks_personal, words_of
 from silosynth.data.texts import (
     MARKS,
@@ -55,6 +57,7 @@ class ColumnOverride:
         format: how numbers, dates or pseudonyms are written as text (see `silosynth.data.texts`, `personal`).
         decimal: the decimal mark of numbers that are written as text, "." or ",".
         missing: texts or numbers that stand for missing values.
+        levels: all categories that there may be, whether or not a row holds them. They count as public.
     """
 
     kind: str | None = None
@@ -64,6 +67,7 @@ class ColumnOverride:
     format: str | None = None
     decimal: str | None = None
     missing: Sequence[Any] = ()
+    levels: Sequence[Any] = ()
 
 
 Overrides: TypeAlias = Mapping[str, ColumnOverride | Mapping[str, Any] | str] | None
@@ -225,6 +229,8 @@ def _override(name: str, value: ColumnOverride | Mapping[str, Any] | str) -> Col
         raise SchemaError(f"Column {name!r}: the decimal mark is a point or a comma", value.decimal, 'decimal = ","')
     if isinstance(value.missing, str) or not isinstance(value.missing, Sequence):
         raise SchemaError(f"Column {name!r}: missing is a list", value.missing, 'Write missing = ["?"], say.')
+    if isinstance(value.levels, str) or not isinstance(value.levels, Sequence):
+        raise SchemaError(f"Column {name!r}: levels is a list", value.levels, 'Write levels = ["no", "yes"], say.')
     return value if value.kind is None else replace(value, kind=Kind(value.kind).value)
 
 
@@ -239,6 +245,8 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
     if override == ColumnOverride():
         return _guess(series, dtype, nature)
     _check_written(series, nature, override)
+    if override.levels and override.kind is None:
+        override = replace(override, kind=Kind.CATEGORICAL.value)
     if override.kind == Kind.PSEUDONYM.value:
         schema = replace(_pseudonym(series, dtype, "declared"), dtype=f"{dtype}|{override.format or ''}".rstrip("|"))
     else:
@@ -253,8 +261,55 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
             schema, kind=override.kind, dtype=f"{dtype}|{form}" if written else dtype, decimals=decimals, forms=()
         )
     schema = replace(schema, reason="declared", **_range(series, schema, override))
-    encode(series, schema)
+    column = encode(series, schema)
+    if override.levels:
+        schema = replace(schema, levels=_declared_levels(schema, override.levels, column))
     return _checked_boolean(series, schema)
+
+
+def _declared_levels(schema: ColumnSchema, levels: Sequence[Any], column: Column) -> tuple[Any, ...]:
+    """The levels that the user has declared, as the column's dtype holds them; first those that it lists, in its order.
+
+    Raises:
+        SchemaError: it is no column of categories; a level is given twice, or the dtype cannot hold it; or a row holds
+            another.
+    """
+    name = schema.name
+    if schema.kind not in (Kind.CATEGORICAL.value, Kind.BOOLEAN.value):
+        rule = f"Only columns of categories have levels to declare; {name!r} is of kind"
+        raise SchemaError(rule, schema.kind, 'Leave levels out, or declare kind = "categorical".')
+    found = tuple(_as_held(schema, level) for level in levels)
+    if len(set(found)) < len(found):
+        raise SchemaError(f"Column {name!r}: each level is declared once", list(levels))
+    if len({isinstance(level, str) for level in found}) > 1:
+        raise SchemaError(f"Column {name!r}: declared levels are all texts, or all numbers", list(levels))
+    if others := set(column.own_levels().levels or ()) - set(found):
+        raise SchemaError(
+            f"Column {name!r}: rows hold no level but those that are declared", f"{len(others)} others",
+            "Declare all that there may be, and under missing what stands for missing values.",
+        )  # fmt: skip
+    listed = column.levels or () if schema.dtype.startswith("category") else ()
+    return (*(level for level in listed if level in found), *(level for level in found if level not in listed))
+
+
+def _as_held(schema: ColumnSchema, level: Any) -> Any:
+    """A declared level as a column of this dtype holds it.
+
+    Raises:
+        SchemaError: it cannot.
+    """
+    level = level.item() if isinstance(level, np.generic) else level
+    if isinstance(level, str | int) or (isinstance(level, float) and np.isfinite(level)):
+        column = Column(schema.name, schema.dtype, torch.zeros(1, dtype=torch.int64), torch.tensor([False]), (level,))
+        with contextlib.suppress(ValueError, TypeError, OverflowError, ArithmeticError, SilosynthError):
+            (back,) = decode(column).tolist()
+            short = np.float32(level) if isinstance(back, float) else level  # of short floats: 0.1 is not 0.1
+            if isinstance(back, str) is isinstance(level, str) and back in (level, short):
+                return back
+    raise SchemaError(
+        f"Column {schema.name!r} of dtype {schema.dtype!r} cannot hold a level that is declared", repr(level),
+        'Write texts as "1", and numbers as 1.',
+    )  # fmt: skip
 
 
 def _check_written(series: pd.Series, nature: Nature, override: ColumnOverride) -> None:

@@ -5,8 +5,9 @@ and add noise within the sum (`silosynth.privacy.aggregation`). Which cells ther
 from sums that are open; so the coordinator lays sums out by the functions that silos count with, for columns without
 rows.
 
-1. `first_cells`: the number of rows; of booleans their values; of instants the grids that values lie on; of other
-   categories `sketch`, since names of levels are not known yet; of numbers without declared bounds a wide range.
+1. `first_cells`: the number of rows; of booleans, and of categories with declared levels, these; of instants the grids
+   that values lie on; of other categories `sketch`, since names of levels are not known yet; of numbers without
+   declared bounds a wide range.
 2. *Names*: `passing` buckets have enough rows; `name_words` of levels of which all buckets pass add up to names
    (`told_names`), whoever holds them, and however many silos do.
 3. `second_cells`: histograms of numbers and instants.
@@ -55,12 +56,12 @@ from silosynth.encoders.table import (
     category_encoder,
     coarsest_grid,
     column_of_bins,
-    flags,
     histogram,
-    is_binary,
+    level_counts,
     missed_grids,
+    public_encoder,
+    public_levels,
     shares_of,
-    shown_flags,
 )  # fmt: skip
 
 TABLES, BUCKETS = 5, 4096
@@ -119,7 +120,7 @@ def numbers(schema: Schema) -> list[ColumnSchema]:
 
 def named(schema: Schema) -> list[ColumnSchema]:
     """The columns of levels whose names come from rows, in order."""
-    return [one for one in schema.columns if not Kind(one.kind).numeric and not is_binary(blank(one))]
+    return [one for one in schema.columns if not Kind(one.kind).numeric and not public_levels(one)]
 
 
 def blank(declared: ColumnSchema, whole: bool = True) -> Column:
@@ -148,7 +149,8 @@ def first_cells(table: Table, schema: Schema, key: bytes) -> list[Cells]:
     found = [Cells("", "the number of rows", torch.tensor([len(table)]))]
     for declared in schema.columns:
         column = table[declared.name]
-        found += _numeric_cells(column, declared) if Kind(declared.kind).numeric else [_level_cells(column, key)]
+        numeric = Kind(declared.kind).numeric
+        found += _numeric_cells(column, declared) if numeric else [_level_cells(column, declared, key)]
     return found
 
 
@@ -159,10 +161,10 @@ def _numeric_cells(column: Column, declared: ColumnSchema) -> Iterator[Cells]:
         yield Cells(column.name, f"the range of column {column.name!r}", histogram(column, _EDGES))
 
 
-def _level_cells(column: Column, key: bytes) -> Cells:
+def _level_cells(column: Column, declared: ColumnSchema, key: bytes) -> Cells:
     what = f"counts of the levels of column {column.name!r}"
-    if is_binary(column):
-        return Cells(column.name, what, flags(column))
+    if public_levels(declared):
+        return Cells(column.name, what, level_counts(column, declared))
     return Cells(column.name, what, sketch(column, key), factor=TABLES, times=TABLES, names=True)
 
 
@@ -356,23 +358,19 @@ class KnownSums:
         assert low is not None and high is not None  # see `first_cells`
         return Grid(unit, float(low), float(max(low, high)))
 
-    def of_flags(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
-        """The encoder of a column of booleans, and the share of each of its levels."""
-        places, shown, absent = shown_flags(counts, self.deviation_of(name))
-        return self._of_levels(name, tuple((False, True)[place] for place in places), shown, 0, absent)
+    def of_public(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
+        """The encoder of a column of booleans, or of declared levels, and the share of each of its levels."""
+        declared = self.schema[name]
+        encoder, noised = public_encoder(blank(declared), declared, counts, self.rows, self.deviation_of(name))
+        return encoder, shares_of(noised)
 
     def of_names(self, name: str, counts_TB: Tensor, told: Told) -> tuple[coding.Encoder, Tensor]:
         """The same of a column of levels: a level has as many rows as its slots' buckets have on average."""
         kept = tuple(sorted(told, key=lambda level: (isinstance(level, str), level)))
         shown = [round(float(np.mean([int(counts_TB[place]) for place in told[level]]))) for level in kept]
         absent = round(float(counts_TB[:, BUCKETS].double().mean()))
-        return self._of_levels(name, kept, shown, self.rows - sum(shown) - absent, absent)
-
-    def _of_levels(
-        self, name: str, kept: tuple[Level, ...], shown: Sequence[int], pooled: int, absent: int
-    ) -> tuple[coding.Encoder, Tensor]:
         column = replace(blank(self.schema[name]), levels=kept)
-        counted = shown, pooled, absent
+        counted = shown, self.rows - sum(shown) - absent, absent
         encoder, counts = category_encoder(column, kept, counted, self.rows, self.deviation_of(name), self.budget)
         return encoder, shares_of(counts)
 

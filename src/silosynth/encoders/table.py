@@ -8,7 +8,8 @@ an encoder is fitted to that as to any other column: whatever the encoder shows 
 noised counts have already shown.
 
 - Categories: counts of levels and of missing values. A name is released if its noised count reaches a threshold that a
-  level held by a single row reaches with probability at most delta. That booleans are false and true is no secret.
+  level held by a single row reaches with probability at most delta. That booleans are false and true is no secret, nor
+  are declared levels: these are all counted, and those are kept that stand out from noise (`shown_levels`).
 - Numbers and instants, between the schema's bounds: equal bins, as many as stand out from the noise; one bin per value
   where the grid has few; zero and missing values in bins of their own.
 - Bounds must be declared: those of the rows would be single rows' values, and a search for them by noised counts took
@@ -16,8 +17,8 @@ noised counts have already shown.
   (`silosynth.core.schema.beyond_bounds`).
 
 **Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
-or are text), decimal places, and declared bounds. Kinds and decimals that were inferred from the table depend on its
-rows: declare them where that matters.
+or are text), decimal places, and declared bounds and levels. Kinds and decimals that were inferred from the table
+depend on its rows: declare them where that matters.
 
 Budget of a table: 1/20 of epsilon for the number of rows, the rest in equal parts for the columns. Delta is split
 equally among the columns whose names need it. Where all that a training releases are counts with discrete Gaussian
@@ -327,7 +328,7 @@ def _learnt(
             counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
         else:
             try:
-                encoder, counts = _categorical(column, each, names, rows, noise)
+                encoder, counts = _categorical(column, declared, each, names, rows, noise)
             except DataError as error:  # which tells of noised counts, as a reply would
                 error.events = tuple(noise.events)
                 raise
@@ -344,12 +345,17 @@ def shares_of(counts_L: Tensor) -> Tensor:
 
 
 def _has_names(column: Column, schema: ColumnSchema) -> bool:
-    return not is_number(column, schema) and not is_binary(column)
+    return not is_number(column, schema) and not public_levels(schema)
 
 
-def is_binary(column: Column | ColumnSchema) -> bool:
+def is_binary(schema: ColumnSchema) -> bool:
     """Whether the dtype says that levels are false and true, whether or not both occur."""
-    return column.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+    return schema.dtype in ("bool", "boolean", "bool[pyarrow]", "object|bool")
+
+
+def public_levels(schema: ColumnSchema) -> tuple[Any, ...]:
+    """The levels that rows may hold, of booleans and of categories whose levels are declared; else none."""
+    return (False, True) if is_binary(schema) else schema.levels
 
 
 def most_values(schema: ColumnSchema) -> float:
@@ -357,8 +363,8 @@ def most_values(schema: ColumnSchema) -> float:
 
     And where names come from rows, whatever the kind: a name is released only if its count stands out from noise.
     """
-    if is_binary(schema):
-        return 2
+    if levels := public_levels(schema):
+        return max(2, len(levels))
     if schema.decimals is None or schema.low is None or schema.high is None:
         return math.inf
     unit = 10.0**-schema.decimals
@@ -384,37 +390,55 @@ def _deviation(epsilon: float) -> float:
 
 
 def _categorical(
-    column: Column, epsilon: float, delta: float, rows: int, noise: Noise
+    column: Column, declared: ColumnSchema, epsilon: float, delta: float, rows: int, noise: Noise
 ) -> tuple[coding.CategoricalEncoder, Tensor]:
     """The encoder of categories, and the noised counts of its levels."""
-    levels, what = column.levels or (), f"counts of the levels of column {column.name!r}"
-    if is_binary(column):
-        levels = (False, True)
-        places, counts, absent = shown_flags(noise.counts(flags(column), epsilon, what), _deviation(epsilon))
-        pooled = 0
-    else:
-        cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
-        places_shown, counts_shown, absent = noise.levels(cells, epsilon, delta, what)
-        places, counts = list(places_shown), counts_shown.tolist()
-        pooled = rows - sum(counts) - absent
+    what, deviation = f"counts of the levels of column {column.name!r}", _deviation(epsilon)
+    if public_levels(declared):
+        noised = noise.counts(level_counts(column, declared), epsilon, what)
+        return public_encoder(column, declared, noised, rows, deviation)
+    levels = column.levels or ()
+    cells = torch.bincount(torch.where(column.missing, len(levels), column.values), minlength=len(levels) + 1)
+    places, counts, absent = noise.levels(cells, epsilon, delta, what)
     kept, budget = tuple(levels[place] for place in places), f"epsilon {epsilon:.3g}, delta {delta:.3g}"
-    return category_encoder(column, kept, (counts, pooled, absent), rows, _deviation(epsilon), budget)
+    counted = counts.tolist(), rows - int(counts.sum()) - absent, absent
+    return category_encoder(column, kept, counted, rows, deviation, budget)
 
 
-def flags(column: Column) -> Tensor:
-    """How many rows of a column of booleans are false, true and missing, int64."""
-    return torch.bincount(torch.where(column.missing, 2, column.values), minlength=3)
+def level_counts(column: Column, declared: ColumnSchema) -> Tensor:
+    """How many rows hold each of the `public_levels`, and none, (L + 1,) int64."""
+    levels = public_levels(declared)
+    values = column.recoded(levels).values
+    return torch.bincount(torch.where(column.missing, len(levels), values), minlength=len(levels) + 1)
 
 
-def shown_flags(noised: Tensor, deviation: float) -> tuple[list[int], list[int], int]:
-    """By noised `flags`: the values that clearly occur, one at least, their counts, and that of missing ones."""
-    places = [i for i in (0, 1) if noised[i] > deviation] or [int(noised[:2].argmax())]
-    return places, noised[places].tolist(), int(noised[2])
+def public_encoder(
+    column: Column, declared: ColumnSchema, noised: Tensor, rows: int, deviation: float
+) -> tuple[coding.CategoricalEncoder, Tensor]:
+    """The encoder of a column with `public_levels`, and the noised counts of its levels, from noised `level_counts`.
+
+    If noise hides levels of clearly many rows, these are one level, for which others are drawn; but not of booleans.
+    """
+    levels, (places, counts, absent) = public_levels(declared), shown_levels(noised, deviation)
+    pooled = 0 if is_binary(declared) else rows - sum(counts) - absent
+    kept = tuple(levels[place] for place in places)
+    return category_encoder(column, kept, (counts, pooled, absent), rows, deviation, "", text=False)
+
+
+def shown_levels(noised: Tensor, deviation: float) -> tuple[list[int], list[int], int]:
+    """By noised `level_counts`: the levels that stand out, one at least, their counts, and that of missing values.
+
+    Of many levels that no row holds less than one stands out on average.
+    """
+    *counts, absent = noised.tolist()
+    least = deviation * max(1.0, math.log(len(counts)) / math.sqrt(2))
+    places = [i for i, count in enumerate(counts) if count > least] or [counts.index(max(counts))]
+    return places, [counts[place] for place in places], absent
 
 
 def category_encoder(
     column: Column, kept: tuple[Any, ...], counts: tuple[Sequence[int], int, int], rows: int, deviation: float,
-    budget: str,
+    budget: str, text: bool | None = None,
 ) -> tuple[coding.CategoricalEncoder, Tensor]:  # fmt: skip
     """The encoder of the levels that are kept, and the noised counts of its levels.
 
@@ -425,17 +449,19 @@ def category_encoder(
         rows: their number.
         deviation: of the noise.
         budget: in words, for errors.
+        text: whether pooled levels are labelled as such; as they are text, if not told.
 
     Raises:
         DataError: no level is kept, and they are no text that could be pooled.
     """
-    (shown, pooled, absent), text = counts, is_text(column)
+    (shown, pooled, absent), text = counts, is_text(column) if text is None else text
     missing = can_be_missing(column) and absent > 4 * deviation
     if not kept and not missing and not text:
         raise DataError(
             f"Column {column.name!r} is categorical, and no level of it has enough rows to be released",
             f"{rows} rows, {budget}",
-            "Raise dp.epsilon, dp.delta or dp.encoders; or declare the column integer or identifier, or leave it out.",
+            "Declare its levels, if they are no secret; raise dp.epsilon, dp.delta or dp.encoders; declare the column "
+            "integer or identifier, or leave it out.",
         )
     clear = pooled > 2 * deviation * math.sqrt(len(kept) + 2)
     rare = (clear and (text or bool(kept))) or not (kept or missing)

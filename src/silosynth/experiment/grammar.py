@@ -297,6 +297,8 @@ class ColumnRules(FileSection):
     """The decimal mark of numbers that are written as text."""
     missing: list[str | int | float] | None = None
     """What stands for missing values in this column."""
+    levels: list[str | int | float] | None = None
+    """Of categories: all that there may be. They count as public."""
 
 
 class AlgorithmSection(FileSection):

@@ -57,11 +57,11 @@ _RELEASED = (
     "With or without {row}, any model and any synthetic table is about equally likely, up to a factor of exp(epsilon), "
     "and delta. The table is that of training rows, after hold-out rows were split off: the choice of these is not "
     "covered. Somebody with several rows spends as many times that; further runs on the same tables add to it. The "
-    "names, kinds, dtypes (with the order and number type of categories), decimals and declared bounds of columns are "
-    "taken as public. It holds against outsiders who see only what is released, the model and its synthetic tables, "
-    "and who know neither the noise nor which rows were sampled; in a simulated federation both are a function of the "
-    "run's seed. The report, schema.toml and the ledger are not covered, since they hold exact figures of real rows: "
-    "publish the model and the synthetic tables only."
+    "names, kinds, dtypes (with the order and number type of categories), decimals, declared bounds and declared "
+    "levels of columns are taken as public. It holds against outsiders who see only what is released, the model and "
+    "its synthetic tables, and who know neither the noise nor which rows were sampled; in a simulated federation "
+    "both are a function of the run's seed. The report, schema.toml and the ledger are not covered, since they hold "
+    "exact figures of real rows: publish the model and the synthetic tables only."
 )
 
 

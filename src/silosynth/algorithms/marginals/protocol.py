@@ -693,7 +693,7 @@ def _sum_cells(roster: Roster, config: MarginalsConfig, streams: Streams, state:
     known = _known(roster, config, {**state, "rows": rows})
     made = {name: known.of_names(name, sketches[name], told[name]) for name in named}
     numbers = [one.name for one in summed.numbers(schema)]
-    made |= {name: known.of_flags(name, found[name][0]) for name in schema.names if name not in (*named, *numbers)}
+    made |= {name: known.of_public(name, found[name][0]) for name in schema.names if name not in (*named, *numbers)}
     grids = [known.grid(name, found.get(name, [])) for name in numbers]
     most = padded(rows + math.ceil(REACH * known.deviation))
     return {**state, "rows": rows, "most": most, "levelled": _kept(made), "grids": [to_state(grid) for grid in grids]}

@@ -441,17 +441,17 @@ class RowsSilo(MarginalsSilo):
     # Sums of columns.
 
     def _describe_rows(self) -> marginals.RowsDescribed:
-        table, schema = self.columns.table, self.columns.schema
-        check_trainable(table, schema)
+        table = self.columns.table
+        check_trainable(table, self.columns.schema)
         private.check_enough(self.config, len(self.seat.roster))
-        described = tuple(replace(schema[name], reason="", missing=(), forms=()) for name in table.names)
+        described = tuple(replace(one, reason="", missing=(), forms=()) for one in self._declared.columns)
         whole = tuple(column.name for column in table.columns if not column.values.is_floating_point())
         return marginals.RowsDescribed(Schema(described), whole, self.nonce)
 
     def _sum_cells(self, ask: marginals.SumCells) -> Message:
         """Count rows, levels in buckets, and where numbers lie."""
         own = self._held_of(ask.schema)
-        check_agreed(self.columns.schema.select(self.columns.table.names), own)
+        check_agreed(self._declared, own)
         self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, own)
         self.held = (private.held_of(self.config, ask.schema),)
         if self._plan is not None:
@@ -461,6 +461,12 @@ class RowsSilo(MarginalsSilo):
             counted = [one for one in counted if one.column]  # rows of a group are counted by its first silo
         every = summed.first_cells(summed.blank_table(ask.schema), ask.schema, b"")
         return self._summed(ask, summed.laid_out(counted, every))
+
+    @property
+    def _declared(self) -> Schema:
+        """Of its columns; without levels where counts open exactly, so that small ones of a level open to nobody."""
+        schema = self.columns.schema.select(self.columns.table.names)
+        return schema if self.config.dp.private else Schema(tuple(replace(one, levels=()) for one in schema.columns))
 
     def _held_of(self, schema: Schema) -> Schema:
         """What this silo holds of what silos agreed on: all, unless it is one of a group."""
