@@ -98,10 +98,11 @@ def test_rows_say_how_they_are_trained_and_quickly_is_with_options_of_ours(modul
 
 
 @pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets")
-def test_budgets_are_spent_on_categories_that_can_be_pooled() -> None:
+def test_bounds_and_levels_are_those_of_the_table() -> None:
     data = vtgan_figures13_14.with_bounds("loan", 300, 0)
-    zips, every = data.train["zip_code"], pd.concat([data.train, data.holdout])
-    assert data.kinds["zip_code"] == "categorical" and zips.map(type).eq(str).all() and zips.str.len().eq(5).all()
+    every = pd.concat([data.train, data.holdout])
+    assert data.kinds["family"] == {"levels": [1, 2, 3, 4]}
+    assert data.kinds["zip_code"]["levels"] == sorted(every["zip_code"].unique())
     assert data.kinds["income"] == {"kind": "integer", "low": every["income"].min(), "high": every["income"].max()}
     job = vtgan_figures13_14.jobs(("loan",), 300, 1, "quickly")[3]
     assert job.identity["epsilon"] == "1" and settings.measure(job)["JSD"] > 0

@@ -4,9 +4,8 @@ Two silos that hold the columns in file order, half each, without differential p
 The paper trains one of its two best partitions. The copy of its text that we have reads D^2_0 G^2_0 here, but reads so
 in places that mean D^2_0 G^0_2 as well; so both are trained. The attack is the full black-box one of GAN-leaks: how
 near a record's nearest synthetic row is; training rows are told from as many held-out ones. Delta, which the paper does
-not give, is 1e-5 here. Bounds of numbers are those found in the table. Categories are text, also where numbers stand
-for them, so that those are pooled which have too few rows to be named, such as all of Loan's zip codes. A training ends
-where its budget does, at the latest after its epochs.
+not give, is 1e-5 here. Bounds of numbers and levels of categories are those found in the table, and count as public. A
+training ends where its budget does, at the latest after its epochs.
 """
 
 from __future__ import annotations
@@ -42,14 +41,13 @@ SETTINGS = tuple(_setting(where, epsilon) for where in PARTITIONS for epsilon in
 
 
 def with_bounds(table: str, rows: int | None, seed: int) -> tables.TableSplit:
-    """A table whose numbers have the bounds that are found in it, and whose categories are text."""
+    """A table with the bounds of numbers, and the levels of categories, that are found in it."""
     data = tables.load(table, rows, seed)
-    whole, known = pd.concat([data.train, data.holdout]), data.kinds
-    numbers = [str(name) for name in whole.select_dtypes("number")]
-    texts = {name: str for name in numbers if known.get(name) == "categorical"}
-    bounds = {name: tables.bounded(whole[name], known.get(name)) for name in numbers if name not in texts}
-    train, holdout = data.train.astype(texts), data.holdout.astype(texts)
-    return replace(data, train=train, holdout=holdout, kinds={**known, **bounds})
+    whole = pd.concat([data.train, data.holdout])
+    numbers = [name for name in whole.select_dtypes("number") if data.kinds.get(str(name)) != "categorical"]
+    bounds = {str(name): tables.bounded(whole[name], data.kinds.get(str(name))) for name in numbers}
+    levels = {str(name): {"levels": sorted(whole[name].dropna().unique())} for name in whole if name not in numbers}
+    return replace(data, kinds={**data.kinds, **bounds, **levels})
 
 
 def jobs(
