@@ -297,6 +297,12 @@ def test_declared_levels_are_checked(declared: dict[str, Any], match: str) -> No
         infer(pd.DataFrame({"code": [1, 2, 2, 9]}), {"code": declared})
 
 
+def test_whole_numbers_as_categories_have_no_decimals() -> None:
+    """Which a single row would decide."""
+    for values in ([10, 20, 30], [10, 20, 1]):
+        assert infer(pd.DataFrame({"code": values}), {"code": "categorical"})["code"].decimals is None
+
+
 def test_numbers_that_look_like_days_are_said_to() -> None:
     days = pd.date_range("2020", periods=60).strftime("%Y%m%d").astype(int)
     frame = pd.DataFrame({"day": days, "no day": days + 50, "pay": range(20_000_000, 20_000_600, 10)})

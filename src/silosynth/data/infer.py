@@ -256,7 +256,8 @@ def _typed(series: pd.Series, override: ColumnOverride) -> ColumnSchema:
         written = nature is Nature.TEXT and Kind(override.kind).numeric
         if form and is_date_form(form) is not (override.kind == Kind.DATETIME.value):
             form = ""
-        decimals = schema.decimals if written else _decimals(series, nature)
+        known = schema.decimals if written else _decimals(series, nature)
+        decimals = known if Kind(override.kind).numeric else None  # of levels they would tell of rows, for nothing
         schema = replace(
             schema, kind=override.kind, dtype=f"{dtype}|{form}" if written else dtype, decimals=decimals, forms=()
         )
