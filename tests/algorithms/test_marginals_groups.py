@@ -194,7 +194,7 @@ def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(small: pytest.Mo
     The play has more noise to spare than others: where a value lies within its grid is drawn for each row by itself,
     and a row less moves these draws on for a silo's next column. With this epsilon no table opens that would show that.
     """
-    dp = DP | {"epsilon": 1.4}
+    dp = DP | {"epsilon": 1.6}
     noised = RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": dp}).drive(small)
     federation = noised.federation
     group = federation.groups[1]

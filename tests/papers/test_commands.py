@@ -127,7 +127,7 @@ def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
 def test_the_hours_of_the_published_size_are_told_where_nothing_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(papers, "_compute", lambda *arguments: None)
     whole, part = (call("silofuse/figure-11", "--size", "published", *more) for more in ((), ("--table", "loan")))
-    assert "All of it takes 60 trainings, about 1 170 hours" in whole.stderr and "Rows to compute: 60." in whole.stderr
+    assert "All of it takes 60 trainings, about 2 280 hours" in whole.stderr and "Rows to compute: 60." in whole.stderr
     assert part.exit_code == 0 and "All of it takes" not in part.stderr and "Rows to compute: 20." in part.stderr
 
 
