@@ -417,7 +417,8 @@ def _section_toml(column: ColumnSchema) -> str:
     if column.missing:
         head += f"missing = [{', '.join(map(quoted, column.missing))}]\n"
     if column.levels:
-        head += f"levels = {json.dumps(column.levels, ensure_ascii=False)}\n".replace("\x7f", "\\u007f")
+        levels = (quoted(level) if isinstance(level, str) else json.dumps(level) for level in column.levels)
+        head += f"levels = [{', '.join(levels)}]\n"
     for end, bound in (("low", column.low), ("high", column.high)):
         if bound is not None:
             head += f"{end} = {_bound(bound, column)}\n"

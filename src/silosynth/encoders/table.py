@@ -402,7 +402,7 @@ def _categorical(
     places, counts, absent = noise.levels(cells, epsilon, delta, what)
     kept, budget = tuple(levels[place] for place in places), f"epsilon {epsilon:.3g}, delta {delta:.3g}"
     counted = counts.tolist(), rows - int(counts.sum()) - absent, absent
-    return category_encoder(column, kept, counted, rows, deviation, budget)
+    return category_encoder(column, kept, counted, rows, deviation, budget, is_text(column))
 
 
 def level_counts(column: Column, declared: ColumnSchema) -> Tensor:
@@ -438,23 +438,23 @@ def shown_levels(noised: Tensor, deviation: float) -> tuple[list[int], list[int]
 
 def category_encoder(
     column: Column, kept: tuple[Any, ...], counts: tuple[Sequence[int], int, int], rows: int, deviation: float,
-    budget: str, text: bool | None = None,
+    budget: str, text: bool,
 ) -> tuple[coding.CategoricalEncoder, Tensor]:  # fmt: skip
     """The encoder of the levels that are kept, and the noised counts of its levels.
 
     Args:
-        column: its name and dtype are used, and of categories whether they are text.
+        column: its name and dtype are used.
         kept: levels.
         counts: noised ones: of these levels, of all others, and of missing values.
         rows: their number.
         deviation: of the noise.
         budget: in words, for errors.
-        text: whether pooled levels are labelled as such; as they are text, if not told.
+        text: whether pooled levels are labelled as such; else others are drawn for them.
 
     Raises:
         DataError: no level is kept, and they are no text that could be pooled.
     """
-    (shown, pooled, absent), text = counts, is_text(column) if text is None else text
+    shown, pooled, absent = counts
     missing = can_be_missing(column) and absent > 4 * deviation
     if not kept and not missing and not text:
         raise DataError(
