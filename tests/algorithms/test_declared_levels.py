@@ -39,7 +39,7 @@ def test_declared_levels_are_learnt_where_no_name_would_be_released(algorithm: s
     model = ss.fit(algorithm, federation, "fast", options=DP, seed=3, progress=False)
     drawn = model.sample(300, seed=1)
     assert set(drawn["code"]) <= {*range(1, 9)} and set(drawn["answer"]) <= {"no", "perhaps", "yes"}
-    assert len(set(drawn["code"])) > 1
+    assert drawn["code"].value_counts(normalize=True).max() < 0.6 and drawn["code"].nunique() > 3
 
 
 @pytest.mark.parametrize("other", [(1, 2, 3), (4, 3, 2, 1), ()])

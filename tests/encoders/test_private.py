@@ -199,7 +199,7 @@ def test_numbers_as_categories_of_which_none_is_released() -> None:
 
 
 def test_declared_levels_are_no_secret() -> None:
-    """They take no delta, are counted whatever their number of rows, and what noise hides is drawn from the others."""
+    """They take no delta, are counted whatever their number of rows, and those that noise hides are drawn alike."""
     data = pd.DataFrame({"code": np.arange(100) // 25, "word": [f"w{i}" for i in [0] * 60 + [*range(1, 21)] * 2]})
     declared = {"code": {"levels": [*range(40)]}, "word": {"levels": [f"w{i}" for i in range(40)]}}
     table, schema = held(data, declared)
@@ -209,7 +209,9 @@ def test_declared_levels_are_no_secret() -> None:
     assert code.kept == (0, 1, 2, 3) and word.kept[0] == "w0" and word.rare
     assert private_encoders.most_values(schema["code"]) == 40
     back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
-    assert set(back["word"].own_levels().levels or ()) <= set(schema["word"].levels)
+    assert {*word.kept, *word.hidden} == set(schema["word"].levels) and len(set(word.kept) & set(word.hidden)) == 0
+    drawn = back["word"].own_levels().levels or ()
+    assert set(drawn) <= set(schema["word"].levels) and len(set(drawn) & set(word.hidden)) > 5
     with pytest.raises(DataError, match="Declare its levels"):
         learned(*held(data, {"code": "categorical"}), EncoderConfig(), 1.0, 1e-6, noise())
 

@@ -180,6 +180,7 @@ class CategoricalEncoder(Encoder):
     text: bool  # levels are text, so pooled ones can be labelled as such
     rare: bool
     missing: bool
+    hidden: tuple[str | int | float | bool, ...] = ()  # declared levels that noise hides, which *rare* then stands for
 
     @property
     def width(self) -> int:
@@ -200,7 +201,7 @@ class CategoricalEncoder(Encoder):
         return Codes(levels if self.width > 1 else None, None)
 
     def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
-        """A column of n rows. *Rare* becomes a label in text columns; elsewhere, kept levels drawn at random."""
+        """A column of n rows. *Rare* is a label in text columns; else levels drawn at random, hidden ones or kept ones."""
         levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         names, values = self.kept, torch.where(missing, 0, levels)
@@ -209,8 +210,9 @@ class CategoricalEncoder(Encoder):
         elif self.rare and self.text:
             names = (*names, RARE)
         elif self.rare:
-            pooled = values == len(self.kept)
-            values = torch.where(pooled, torch.from_numpy(rng.integers(0, len(names), n)), values)
+            pooled, first = values == len(self.kept), len(self.kept) if self.hidden else 0
+            names = (*self.kept, *self.hidden)
+            values = torch.where(pooled, torch.from_numpy(rng.integers(first, len(names), n)), values)
         return Column(self.name, self.dtype, values, missing, names)
 
 

@@ -57,7 +57,6 @@ from silosynth.encoders.table import (
     coarsest_grid,
     column_of_bins,
     histogram,
-    is_text,
     level_counts,
     missed_grids,
     public_encoder,
@@ -372,8 +371,7 @@ class KnownSums:
         absent = round(float(counts_TB[:, BUCKETS].double().mean()))
         column = replace(blank(self.schema[name]), levels=kept)
         counted = shown, self.rows - sum(shown) - absent, absent
-        known = self.rows, self.deviation_of(name), self.budget, is_text(column)
-        encoder, counts = category_encoder(column, kept, counted, *known)
+        encoder, counts = category_encoder(column, kept, counted, self.rows, self.deviation_of(name), self.budget)
         return encoder, shares_of(counts)
 
     def of_bins(

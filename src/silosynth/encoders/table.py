@@ -402,7 +402,7 @@ def _categorical(
     places, counts, absent = noise.levels(cells, epsilon, delta, what)
     kept, budget = tuple(levels[place] for place in places), f"epsilon {epsilon:.3g}, delta {delta:.3g}"
     counted = counts.tolist(), rows - int(counts.sum()) - absent, absent
-    return category_encoder(column, kept, counted, rows, deviation, budget, is_text(column))
+    return category_encoder(column, kept, counted, rows, deviation, budget)
 
 
 def level_counts(column: Column, declared: ColumnSchema) -> Tensor:
@@ -417,12 +417,18 @@ def public_encoder(
 ) -> tuple[coding.CategoricalEncoder, Tensor]:
     """The encoder of a column with `public_levels`, and the noised counts of its levels, from noised `level_counts`.
 
-    If noise hides levels of clearly many rows, these are one level, for which others are drawn; but not of booleans.
+    Declared levels that noise hides are one level, in whose place any of them is drawn, if there are rows left for it.
     """
     levels, (places, counts, absent) = public_levels(declared), shown_levels(noised, deviation)
-    pooled = 0 if is_binary(declared) else rows - sum(counts) - absent
+    missing = can_be_missing(column) and absent > 4 * deviation
+    pooled = rows - sum(counts) - absent
+    hidden = tuple(level for place, level in enumerate(levels) if place not in places)
+    rare = bool(hidden) and pooled > 0 and not is_binary(declared)
     kept = tuple(levels[place] for place in places)
-    return category_encoder(column, kept, (counts, pooled, absent), rows, deviation, "", text=False)
+    encoder = coding.CategoricalEncoder(
+        column.name, column.dtype, kept, False, rare, missing, hidden if rare else ()
+    )  # fmt: skip
+    return encoder, torch.tensor([*counts, *[pooled] * rare, *[absent] * missing])
 
 
 def shown_levels(noised: Tensor, deviation: float) -> tuple[list[int], list[int], int]:
@@ -438,23 +444,22 @@ def shown_levels(noised: Tensor, deviation: float) -> tuple[list[int], list[int]
 
 def category_encoder(
     column: Column, kept: tuple[Any, ...], counts: tuple[Sequence[int], int, int], rows: int, deviation: float,
-    budget: str, text: bool,
+    budget: str,
 ) -> tuple[coding.CategoricalEncoder, Tensor]:  # fmt: skip
     """The encoder of the levels that are kept, and the noised counts of its levels.
 
     Args:
-        column: its name and dtype are used.
+        column: its name and dtype are used, and of categories whether they are text.
         kept: levels.
         counts: noised ones: of these levels, of all others, and of missing values.
         rows: their number.
         deviation: of the noise.
         budget: in words, for errors.
-        text: whether pooled levels are labelled as such; else others are drawn for them.
 
     Raises:
         DataError: no level is kept, and they are no text that could be pooled.
     """
-    shown, pooled, absent = counts
+    (shown, pooled, absent), text = counts, is_text(column)
     missing = can_be_missing(column) and absent > 4 * deviation
     if not kept and not missing and not text:
         raise DataError(
