@@ -201,7 +201,7 @@ class CategoricalEncoder(Encoder):
         return Codes(levels if self.width > 1 else None, None)
 
     def decode(self, codes: Codes, n: int, rng: np.random.Generator) -> Column:
-        """A column of n rows. *Rare* is a label in text columns; else levels drawn at random, hidden ones or kept ones."""
+        """A column of n rows. *Rare* is a label in text columns; else random levels: hidden ones, or kept ones."""
         levels = codes.levels if codes.levels is not None else torch.zeros(n, dtype=torch.int64)
         missing = levels == self.width - 1 if self.missing else torch.zeros(n, dtype=torch.bool)
         names, values = self.kept, torch.where(missing, 0, levels)
