@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,8 @@ from silosynth.models.graphical import Attributes, GraphicalModel, MeasuredTable
 Numbers = npt.NDArray[np.float64]
 Levels = npt.NDArray[np.int64]
 MOST_CELLS = 200_000  # of a model of AIM, as `aim` has; the paper's limit is 10 million
-ITERATIONS = 1000  # of mirror descent, as in the papers' code
+ITERATIONS = 1000  # of mirror descent at most, as in the papers' code
+LEAST_GAIN = 1e-6  # of its loss, relative, over 50 iterations: where it ends before
 
 
 def budget(epsilon: float, delta: float) -> float:
@@ -45,7 +47,7 @@ class Pooled:
 
     def __init__(self, level_NA: Levels, sizes: Sequence[int], rng: np.random.Generator, mbi: bool = False) -> None:
         self.level_NA, self.sizes, self.rng, self.mbi = level_NA, tuple(sizes), rng, mbi
-        self.rows, self.measured = len(level_NA), list[MeasuredTable]()
+        self.rows, self.measured, self.begun = len(level_NA), list[MeasuredTable](), None
         self.pairs = list(itertools.combinations(range(len(sizes)), 2))
         self.tables = {one: self.count(one) for one in (*[(a,) for a in range(len(sizes))], *self.pairs)}
 
@@ -65,7 +67,8 @@ class Pooled:
     def fitted(self, start: GraphicalModel | None = None) -> GraphicalModel:
         """The model of what was measured."""
         if self.mbi:
-            return fitted_by_mbi(self.sizes, self.measured, self.rows)
+            self.begun, model = fitted_by_mbi(self.sizes, self.measured, self.rows, self.begun)
+            return model
         return GraphicalModel.fitted(self.sizes, self.measured, self.rows, start=start)
 
     def ranked(self, scores: Mapping[Attributes, float], epsilon: float, sensitivity: float) -> list[Attributes]:
@@ -75,24 +78,29 @@ class Pooled:
         return [tables[place] for place in np.argsort(-logs)]
 
 
-def fitted_by_mbi(sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float) -> GraphicalModel:
-    """As `GraphicalModel.fitted`, by private-pgm's mirror descent."""
+def fitted_by_mbi(
+    sizes: Sequence[int], tables: Sequence[MeasuredTable], rows: float, start: Any = None
+) -> tuple[Any, GraphicalModel]:
+    """As `GraphicalModel.fitted`, by private-pgm's mirror descent: its own model, to start from, and ours."""
     import jax
     import mbi
 
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_enable_compilation_cache", False)  # mbi warns of it: many small programs
     names = [f"a{one}" for one in range(len(sizes))]
     measured = [
         mbi.LinearMeasurement(one.counts.ravel(), tuple(names[a] for a in one.attributes), stddev=one.variance**0.5)
         for one in tables
     ]
     estimator, domain = mbi.estimation.MirrorDescent(), mbi.Domain(names, tuple(sizes))
-    found = estimator.estimate(domain, measured, known_total=float(rows), iters=ITERATIONS)
+    found = estimator.estimate(
+        domain, measured, known_total=float(rows), iters=ITERATIONS, warm_start=start, tol=LEAST_GAIN
+    )
     terms = []
     for clique in found.potentials.cliques:
         numbers, places = np.asarray(found.potentials[clique].values), [names.index(one) for one in clique]
         terms.append((tuple(sorted(places)), numbers.transpose(np.argsort(places))))
-    return GraphicalModel(tuple(sizes), tuple(terms))
+    return found, GraphicalModel(tuple(sizes), tuple(terms))
 
 
 def mst(pooled: Pooled, rho: float) -> GraphicalModel:
