@@ -248,6 +248,19 @@ def test_the_pace_of_a_stopped_training_tells_how_long_all_take(
     assert settings.forecast(jobs, fits) == 0  # ends by itself
 
 
+def test_privacy_has_a_pace_of_its_own(experiment: PaperExperiment, clock: Clock) -> None:
+    def fit(*given: Any, progress: Any, options: Any, **asked: Any) -> Any:
+        for done in range(1000):
+            progress(Progress("training", done, 1000))
+            clock.sleep(0.04 if "dp" in options else 0.01)
+        raise AssertionError("was not stopped")
+
+    (job,) = experiment.jobs(**{**TINY, "repeats": 1})[:1]
+    private = replace(job, setting=replace(job.setting, options={"dp": {"epsilon": 1.0, "delta": 1e-5}}))
+    expected = (2 * 10 + 40) / TRAINING
+    assert settings.forecast([job, private, job], fit, seconds=0.4) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(3.2, "4 seconds"), (600, "10 minutes"), (5400, "1.5 hours"), (3e6, "35 days")]
 )

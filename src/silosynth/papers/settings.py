@@ -233,14 +233,18 @@ def _details(report: Report) -> Row:
 
 
 def forecast(pending: Sequence[SettingJob], fit: Fit | None = None, seconds: float = 15.0) -> float:
-    """About how many seconds these rows take, from the pace of the first training of each table, stopped early."""
-    pace: dict[str, float] = {}
-    for job in pending:
-        if job.table not in pace:
+    """About how many seconds these rows take, from the pace of a training of each table, stopped early.
+
+    Privacy makes steps slower, so that trainings with it and without have each their own.
+    """
+    kinds = [(job.table, "dp" in job.setting.options) for job in pending]
+    pace: dict[tuple[str, bool], float] = {}
+    for kind, job in zip(kinds, pending, strict=True):
+        if kind not in pace:
             data = job.split
             held = job.setting.divide(data, job.seed)
-            pace[job.table] = seconds_of(partial(train, job, data, held, fit), seconds)
-    return sum(pace[job.table] for job in pending)
+            pace[kind] = seconds_of(partial(train, job, data, held, fit), seconds)
+    return sum(pace[kind] for kind in kinds)
 
 
 def means(rows: Sequence[Row]) -> list[Row]:
