@@ -46,7 +46,7 @@ def budget(epsilon: float, delta: float) -> float:
 def most_budget(epsilon: float, delta: float) -> float:
     """The largest rho that Gaussian noise with (epsilon, delta) may have: by its exact law (Balle, Wang 2018).
 
-    More than `budget`, by which the papers charge. Choices by the exponential mechanism are taken for Gaussian noise, too.
+    More than `budget`, by which the papers charge. Choices by the exponential mechanism are taken for such noise, too.
     """
     normal = statistics.NormalDist().cdf
 
