@@ -7,7 +7,7 @@ rows.
 
 1. `first_cells`: the number of rows; of booleans, and of categories with declared levels, these; of instants the grids
    that values lie on; of other categories `sketch`, since names of levels are not known yet; of numbers without
-   declared bounds a wide range.
+   declared bounds the cells of `ranges`.
 2. *Names*: `passing` buckets have enough rows; `name_words` of levels of which all buckets pass add up to names
    (`told_names`), whoever holds them, and however many silos do.
 3. `second_cells`: histograms of numbers and instants.
@@ -46,19 +46,22 @@ from torch import Tensor
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Struct
 from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table
-from silosynth.encoders import column as coding
+from silosynth.encoders import column as coding, ranges
 from silosynth.encoders.normalised import fit
 from silosynth.encoders.table import (
     GRIDS,
     MOST_BINS,
     bin_edges,
     bins_for,
+    bounded,
+    bounds_of,
     category_encoder,
     coarsest_grid,
     column_of_bins,
     histogram,
     level_counts,
     missed_grids,
+    noised_bounds,
     public_encoder,
     public_levels,
     shares_of,
@@ -69,10 +72,6 @@ LONGEST = 128  # bytes of a name; longer ones are pooled with rare levels
 FINE = 4096  # bins of a histogram without noise
 _CHUNK = 4  # bytes of a name in a word, half of which it leaves to whoever divides
 SLOT = 1 + LONGEST // _CHUNK  # W
-_POWERS = 2.0 ** np.arange(-30, 63)
-_POSITIVE = (_POWERS[:, None] * np.array([1.0, 1.25, 1.5, 1.75])).reshape(-1)[:-3]
-_EDGES = torch.from_numpy(np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE]))
-_ZERO = len(_POSITIVE)  # the cell whose lower edge is 0
 Level: TypeAlias = "str | int | float | bool"
 Told: TypeAlias = "Mapping[Level, Sequence[tuple[int, int]]]"
 """Names, each with the slots, as (table, bucket), that hold no other."""
@@ -157,8 +156,14 @@ def first_cells(table: Table, schema: Schema, key: bytes) -> list[Cells]:
 def _numeric_cells(column: Column, declared: ColumnSchema) -> Iterator[Cells]:
     if Kind(declared.kind) is Kind.DATETIME:
         yield Cells(column.name, f"grids of column {column.name!r}", missed_grids(column), factor=1 / GRIDS**2)
-    if not _bounded(declared):  # only without noise
-        yield Cells(column.name, f"the range of column {column.name!r}", histogram(column, _EDGES))
+    if not bounded(declared):
+        counts, factor = histogram(column, ranges.EDGES), 1 / _range_share(declared) ** 2
+        yield Cells(column.name, f"the range of column {column.name!r}", counts, factor)
+
+
+def _range_share(declared: ColumnSchema) -> float:
+    """The share of a column's epsilon that its range takes, if it is not declared."""
+    return ranges.SHARE * (1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0)
 
 
 def _level_cells(column: Column, declared: ColumnSchema, key: bytes) -> Cells:
@@ -166,10 +171,6 @@ def _level_cells(column: Column, declared: ColumnSchema, key: bytes) -> Cells:
     if public_levels(declared):
         return Cells(column.name, what, level_counts(column, declared))
     return Cells(column.name, what, sketch(column, key), factor=TABLES, times=TABLES, names=True)
-
-
-def _bounded(declared: ColumnSchema) -> bool:
-    return declared.low is not None and declared.high is not None
 
 
 def sketch(column: Column, key: bytes) -> Tensor:
@@ -299,9 +300,15 @@ def second_cells(table: Table, schema: Schema, grids: Sequence[Grid], bins: int)
         raise ProtocolError("Each column of numbers gets a histogram", f"{bins} bins of {len(grids)} columns", _AGAIN)
     return [
         Cells(one.name, f"a histogram of column {one.name!r}", histogram(table[one.name], edges_of(one, grid, bins)),
-              factor=1 / (1 - GRIDS) ** 2 if Kind(one.kind) is Kind.DATETIME else 1.0)
+              factor=1 / _left(one) ** 2)
         for one, grid in zip(declared, grids, strict=True)
     ]  # fmt: skip
+
+
+def _left(declared: ColumnSchema) -> float:
+    """The share of a column's epsilon that its histogram has, once the grid of instants and the range are found."""
+    grid = 1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0
+    return grid if bounded(declared) else grid - _range_share(declared)
 
 
 def edges_of(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
@@ -346,17 +353,17 @@ class KnownSums:
     def grid(self, name: str, sums: Sequence[Tensor]) -> Grid:
         """Where the values of a column of numbers or instants may lie, from the first sums of it."""
         declared, rest, unit = self.schema[name], list(sums), 1.0 if name in self.whole else 0.0
+        deviation = self.deviation_of(name)
         if Kind(declared.kind) is Kind.DATETIME:
-            deviation = self.deviation_of(name)
             unit = coarsest_grid(rest.pop(0), math.sqrt(2) / deviation * GRIDS if deviation else math.inf)
         elif declared.decimals is not None:
             unit = 10.0**-declared.decimals
-        low, high = declared.low, declared.high
-        if rest:
-            ends = _ends(rest[0], self.least)
-            low, high = ends[0] if low is None else low, ends[1] if high is None else high
-        assert low is not None and high is not None  # see `first_cells`
-        return Grid(unit, float(low), float(max(low, high)))
+        if rest and deviation:
+            declared = noised_bounds(declared, rest[0], (self.rows, self.deviation), deviation / _range_share(declared))
+        elif rest:
+            declared = bounds_of(declared, ranges.exact_range(rest[0], self.least))
+        assert declared.low is not None and declared.high is not None  # see `first_cells`
+        return Grid(unit, float(declared.low), float(max(declared.low, declared.high)))
 
     def of_public(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
         """The encoder of a column of booleans, or of declared levels, and the share of each of its levels."""
@@ -380,26 +387,11 @@ class KnownSums:
         """The same of a column of numbers or instants."""
         declared, column = self.schema[name], blank(self.schema[name], name in self.whole)
         ranged = replace(declared, low=grid.low, high=grid.high)
-        edges = edges_of(declared, grid, bins)
-        made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, self.deviation_of(name))
+        edges, deviation = edges_of(declared, grid, bins), self.deviation_of(name) / _left(declared)
+        made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, deviation)
         encoder = fit(made, declared, config, rng)
         levels = encoder.encode(made, rng).levels
         return encoder, shares_of(torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width))
-
-
-def _ends(counts: Tensor, least: int) -> tuple[float, float]:
-    """The range of values that are counted between `_EDGES`, with as many rows in its end cells and beyond.
-
-    What lies beyond counts in the end cells: so no end is of a lone extreme (`silosynth.encoders.column`).
-    """
-    held = counts[:-2].clone()
-    held[_ZERO] += counts[-2]
-    if not held.any():
-        return 0.0, 1.0
-    least = min(least, (int(held.sum()) + 1) // 2)
-    first = int((held.cumsum(0) >= least).nonzero()[0])
-    last = int((held.flip(0).cumsum(0).flip(0) >= least).nonzero()[-1])
-    return float(_EDGES[first]), float(_EDGES[last + 1])
 
 
 def alike(table: Table, schema: Schema) -> Table:

@@ -12,9 +12,9 @@ noised counts have already shown.
   are declared levels: these are all counted, and those are kept that stand out from noise (`shown_levels`).
 - Numbers and instants, between the schema's bounds: equal bins, as many as stand out from the noise; one bin per value
   where the grid has few; zero and missing values in bins of their own.
-- Bounds must be declared: those of the rows would be single rows' values, and a search for them by noised counts took
-  half of a column's part and failed on small tables without a word. Values beyond are clamped, which is counted
-  (`silosynth.core.schema.beyond_bounds`).
+- Bounds are declared: those of the rows would be single rows' values. Values beyond are clamped, which is counted
+  (`silosynth.core.schema.beyond_bounds`). Or, with ``dp.bounds = "noised"``, those that nobody has declared come from
+  noised counts, at two fifths of the column's part (`silosynth.encoders.ranges`).
 
 **Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
 or are text), decimal places, and declared bounds and levels. Kinds and decimals that were inferred from the table
@@ -35,7 +35,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ from silosynth.core.schema import (
     modelled_columns,
 )
 from silosynth.core.streams import Keystream, Streams, keyed
-from silosynth.encoders import column as coding
+from silosynth.encoders import column as coding, ranges
 from silosynth.encoders.combinations import (
     Barred,
     Determined,
@@ -73,6 +73,7 @@ from silosynth.privacy.mechanisms import gaussian_counts, gaussian_levels, noise
 from silosynth.privacy.sealed import Seat
 
 GRIDS = 0.1  # of a column's epsilon: to find the grid of instants
+Bounds: TypeAlias = Literal["declared", "noised"]
 _CLEAR = 0.05  # expected number of empty cells that pass for occupied
 
 
@@ -83,6 +84,8 @@ class Noise:
     rng: Keystream
     target: float
     events: list[Event]
+    of_rows: float  # epsilon of their number
+    normal: ClassVar[bool] = False
 
     def counts(self, counts: Tensor, epsilon: float, what: str, added: bool = False) -> Tensor:
         """Noised counts of cells known beforehand, at most one for each row. ``added``: see `Event`."""
@@ -106,6 +109,8 @@ class Noise:
 @dataclass(frozen=True)
 class GaussianNoise(Noise):
     """Discrete Gaussian noise, in place of discrete Laplace noise of the same variance."""
+
+    normal: ClassVar[bool] = True
 
     def counts(self, counts: Tensor, epsilon: float, what: str, added: bool = False) -> Tensor:
         """See `Noise.counts`."""
@@ -164,9 +169,7 @@ def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
     """
     numbers = [(column, schema[column.name]) for table, schema in held for column in table.columns]
     unbounded = {
-        declared.name: declared
-        for column, declared in numbers
-        if is_number(column, declared) and (declared.low is None or declared.high is None)
+        declared.name: declared for column, declared in numbers if is_number(column, declared) and not bounded(declared)
     }
     open_ones = list(unbounded.values())
     if open_ones:
@@ -174,7 +177,8 @@ def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
             "Under differential privacy numbers and dates need declared bounds: those of the rows would tell of them",
             f"{len(open_ones)} without: {', '.join(unbounded)}",
             "Fill in, from what you know without looking at the rows; values beyond are clamped:\n\n"
-            f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}",
+            f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}\n\n"
+            "Or set dp.bounds = 'noised': they are then found by noised counts, at two fifths of each column's budget.",
         )
 
 
@@ -208,9 +212,20 @@ def _blanks(column: ColumnSchema) -> tuple[str, str]:
     return low, high
 
 
+def bounds_of(declared: ColumnSchema, found: tuple[float, float]) -> ColumnSchema:
+    """The schema with bounds: the declared ones, else those that were found."""
+    low, high = (own if own is not None else end for own, end in zip((declared.low, declared.high), found, strict=True))
+    return replace(declared, low=low, high=max(low, high))
+
+
+def bounded(declared: ColumnSchema) -> bool:
+    """Whether both bounds are declared."""
+    return declared.low is not None and declared.high is not None
+
+
 def _bounds(schema: ColumnSchema, unit: float) -> tuple[float, float]:
     """The declared bounds, on the grid, and at least a step apart."""
-    assert schema.low is not None and schema.high is not None  # see `check_bounds`
+    assert schema.low is not None and schema.high is not None  # see `check_bounds`, `bounds_of`
     low, high, step = schema.low, schema.high, unit or 1e-9 * max(1.0, abs(schema.low))
     if unit:
         low, high = math.ceil(low / unit - 1e-6) * unit, math.floor(high / unit + 1e-6) * unit
@@ -249,6 +264,7 @@ def learn(
     rng: Keystream,
     *,
     target: float = 0.0,
+    bounds: Bounds = "declared",
 ) -> Learnt:
     """Learn encoders, and the shares of their levels, from noised counts.
 
@@ -259,15 +275,18 @@ def learn(
         epsilon, delta: of all events together (basic composition). delta is not used if no column has names.
         rng: the noise; secret, see `silosynth.privacy.mechanisms`.
         target: delta of the whole training, for the events.
+        bounds: of numbers; "noised": those that are not declared are found by noised counts.
 
     Raises:
         ConfigError: epsilon or delta is not above zero, or infinite.
-        DataError: numbers without declared bounds; or as categories, none of which has enough rows to be released.
+        DataError: numbers without bounds, or whose range noise hides; or as categories, none of which has enough rows
+            to be released.
     """
-    check_bounds([(table, schema)])
+    if bounds == "declared":
+        check_bounds([(table, schema)])
     public = keyed(rng.words(2).tobytes())  # for what is made of noised counts
-    noise = Noise(rng, target, [])
-    counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)
+    noise = Noise(rng, target, [], epsilon * _ROWS)
+    counted = noise.counts(torch.tensor([len(table)]), noise.of_rows, "the number of rows", added=True)
     rows = max(1, int(counted[0]))
     each = epsilon * (1 - _ROWS) / max(1, len(table.columns))
     names = delta / max(1, named_columns(table, schema))
@@ -283,6 +302,7 @@ def learn_with(
     rng: Keystream,
     *,
     target: float = 0.0,
+    bounds: Bounds = "declared",
 ) -> Learnt:
     """`learn` with discrete Gaussian noise of these variances on counts: the first for the rows, one for each column.
 
@@ -290,15 +310,17 @@ def learn_with(
 
     Args:
         names: for each column with names, the probability at most that that of a single row is released.
-        table, schema, config, rng, target: see `learn`.
+        table, schema, config, rng, target, bounds: see `learn`.
 
     Raises:
         ConfigError, DataError: see `learn`.
     """
-    check_bounds([(table, schema)])
+    if bounds == "declared":
+        check_bounds([(table, schema)])
     public = keyed(rng.words(2).tobytes())
-    noise, (first, *each) = GaussianNoise(rng, target, []), [math.sqrt(2 / variance) for variance in variances]
-    rows = max(1, int(noise.counts(torch.tensor([len(table)]), first, "the number of rows")[0]))
+    first, *each = (math.sqrt(2 / variance) for variance in variances)
+    noise = GaussianNoise(rng, target, [], first)
+    rows = max(1, int(noise.counts(torch.tensor([len(table)]), noise.of_rows, "the number of rows")[0]))
     return _learnt(table, schema, config, (each, names), rows, noise, public)
 
 
@@ -321,17 +343,18 @@ def _learnt(
     encoders, shares = [], []
     for column, each in zip(table.columns, epsilons, strict=True):
         declared = schema[column.name]
-        if is_number(column, declared):
-            stand_in = _stand_in(column, declared, each, rows, noise)
-            encoder = fit(stand_in, declared, config, public)
-            levels = encoder.encode(stand_in, public).levels
-            counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
-        else:
-            try:
+        encoder: coding.Encoder
+        try:
+            if is_number(column, declared):
+                stand_in = _stand_in(column, declared, each, rows, noise)
+                encoder = fit(stand_in, declared, config, public)
+                levels = encoder.encode(stand_in, public).levels
+                counts = torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width)
+            else:
                 encoder, counts = _categorical(column, declared, each, names, rows, noise)
-            except DataError as error:  # which tells of noised counts, as a reply would
-                error.events = tuple(noise.events)
-                raise
+        except DataError as error:  # which tells of noised counts, as a reply would
+            error.events = tuple(noise.events)
+            raise
         encoders.append(encoder)
         shares.append(shares_of(counts))
     return Learnt(tuple(encoders), rows, tuple(noise.events), tuple(shares))
@@ -477,9 +500,39 @@ def category_encoder(
 def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise) -> Column:
     """A column made from noised counts alone."""
     unit, epsilon = find_unit(column, schema, epsilon, noise)
+    schema, epsilon = find_bounds(column, schema, epsilon, rows, noise)
     edges = bin_edges(schema, unit, bins_for(rows, epsilon))
     counts = noise.counts(histogram(column, edges), epsilon, f"a histogram of column {column.name!r}")
     return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
+
+
+def find_bounds(
+    column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise
+) -> tuple[ColumnSchema, float]:
+    """The schema with bounds, by noised counts of public cells if they are not declared; and the rest of epsilon."""
+    if bounded(schema):
+        return schema, epsilon
+    share = epsilon * ranges.SHARE
+    counts = noise.counts(histogram(column, ranges.EDGES), share, f"the range of column {column.name!r}")
+    known = rows, _deviation(noise.of_rows)
+    return noised_bounds(schema, counts, known, _deviation(share), noise.normal), epsilon - share
+
+
+def noised_bounds(
+    schema: ColumnSchema, counts: Tensor, rows: tuple[int, float], deviation: float, normal: bool = True
+) -> ColumnSchema:
+    """The schema with bounds, by noised counts of the cells of `ranges`; see there.
+
+    Raises:
+        DataError: noise hides where values lie.
+    """
+    if (found := ranges.noised_range(counts, rows, deviation, normal)) is None:
+        raise DataError(
+            f"Column {schema.name!r} has no declared bounds, and noise hides where its values lie",
+            f"{rows[0]} rows, noise of deviation {deviation:.3g}",
+            "Declare its bounds, raise dp.epsilon or dp.encoders, or leave it out.",
+        )
+    return bounds_of(schema, found)
 
 
 def bins_for(rows: int, epsilon: float) -> int:
@@ -643,11 +696,14 @@ class TableCoder:
         """
         check_trainable(self.table, self.schema)
         rng = self.streams.child("encoders").noise()
-        learnt = learn(self.table, self.schema, config, *target.encoder_budget(silos), rng, target=target.delta)
+        budget = target.encoder_budget(silos)
+        learnt = learn(self.table, self.schema, config, *budget, rng, target=target.delta, bounds=target.bounds)
         self.encoders, self.determined, self.barred = learnt.encoders, (), ()
         return learnt
 
-    def learn_with(self, config: coding.EncoderConfig, variances: Sequence[int], names: float, target: float) -> Learnt:
+    def learn_with(
+        self, config: coding.EncoderConfig, variances: Sequence[int], names: float, target: Target
+    ) -> Learnt:
         """Learn encoders from counts with discrete Gaussian noise: see the function of this name.
 
         Raises:
@@ -655,7 +711,9 @@ class TableCoder:
         """
         check_trainable(self.table, self.schema)
         rng = self.streams.child("encoders").noise()
-        learnt = learn_with(self.table, self.schema, config, variances, names, rng, target=target)
+        learnt = learn_with(
+            self.table, self.schema, config, variances, names, rng, target=target.delta, bounds=target.bounds
+        )
         self.encoders, self.determined, self.barred = learnt.encoders, (), ()
         return learnt
 

@@ -21,6 +21,7 @@ in two, it counts twice. A coordinator that passes noised statistics on lists th
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
@@ -146,6 +147,8 @@ class Target(Struct):
     clip: Positive[float] = 1.0  # largest norm of one row's gradient, over all networks that see real rows
     encoders: float = 0.1  # share of epsilon, and of delta, that column encoders and the number of rows may cost
     noise: float = 0.0  # noise multiplier for "paper-unsound"; for "dpsgd" it is solved for
+    # Of numbers without declared ones; not shown, as random numbers hang on the text. See `silosynth.encoders.ranges`.
+    bounds: Literal["declared", "noised"] = field(default="declared", repr=False)
 
     def _check(self) -> None:
         if not 0 < self.encoders < 1:

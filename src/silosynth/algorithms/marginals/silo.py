@@ -125,7 +125,7 @@ class MarginalsSilo(ColumnParty):
         else:
             before = sum(one.columns for one in ask.held[:place])
             own = plan.columns[before : before + len(columns.table.columns)]
-            learnt = columns.learn_with(config.encoders, (plan.rows, *own), plan.names, config.dp.delta)
+            learnt = columns.learn_with(config.encoders, (plan.rows, *own), plan.names, config.dp)
             self.told, shares, self.events = learnt.rows, self._noised_shares(learnt), list(learnt.events)
         self.held = ask.held
         self.attributes = tuple(
@@ -454,7 +454,7 @@ class RowsSilo(MarginalsSilo):
         check_agreed(self._declared, own)
         self.agreed, self.columns.table = ask.schema, summed.alike(self.columns.table, own)
         self.held = (private.held_of(self.config, ask.schema),)
-        if self._plan is not None:
+        if self._plan is not None and self.config.dp.bounds == "declared":
             check_bounds([(self.columns.table, own)])
         counted = summed.first_cells(self.columns.table, own, self._names_key)
         if self.config.silo_groups and self._own_group[0] != self.seat.name:

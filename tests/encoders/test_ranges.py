@@ -1,0 +1,102 @@
+"""Where numbers lie, by counts of cells that are known beforehand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from silosynth.core.schema import Column
+from silosynth.encoders import ranges
+from silosynth.encoders.table import histogram
+
+_RNG = np.random.default_rng(7)
+SHAPES = {
+    "ages": _RNG.normal(40, 13, 30_000).clip(17, 90).round(),
+    "years": _RNG.integers(1995, 2024, 30_000),
+    "incomes": np.exp(_RNG.normal(10, 1, 30_000)),
+    "balances": _RNG.normal(0, 1e4, 30_000),
+    "debts": -np.exp(_RNG.normal(8, 0.5, 30_000)),
+    "shares": _RNG.beta(2, 5, 30_000),
+    "zeros and gains": np.where(_RNG.random(30_000) < 0.9, 0, _RNG.lognormal(8, 1, 30_000)),
+    "visits": _RNG.poisson(3, 30_000),
+    "instants": _RNG.integers(1_400_000_000, 1_700_000_000, 30_000) * 1e6,
+}
+
+
+def found(values: np.ndarray, deviation: float = 1.0) -> tuple[float, float] | None:
+    return ranges.noised_range(counted(values), (len(values), deviation), deviation, True)
+
+
+def counted(values: np.ndarray, missing: int = 0) -> torch.Tensor:
+    absent = torch.arange(len(values) + missing) >= len(values)
+    numbers = torch.from_numpy(np.concatenate([values, np.zeros(missing)]).astype(np.float64))
+    return histogram(Column("x", "float64", numbers, absent), ranges.EDGES)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_each_value_is_in_the_one_cell_that_holds_it(values: list[float]) -> None:
+    counts = counted(np.array(values), missing=3)
+    edges = ranges.EDGES.numpy()
+    inner = [np.searchsorted(edges[1:-1], value, side="right") for value in values if value != 0]
+    expected = np.bincount(inner, minlength=len(edges) - 1) if inner else np.zeros(len(edges) - 1)
+    assert counts[:-2].tolist() == expected.tolist()
+    assert counts[-2:].tolist() == [values.count(0), 3]
+    assert counts.sum() == len(values) + 3
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("normal", [True, False])
+def test_the_range_holds_nearly_all_rows_and_little_more(name: str, normal: bool) -> None:
+    values, deviation = SHAPES[name], 10.0
+    rng = np.random.default_rng(len(name))
+    noise = rng.normal(0, deviation, 10_000) if normal else rng.laplace(0, deviation / math.sqrt(2), 10_000)
+    counts = counted(values)
+    noised = counts + torch.from_numpy(noise[: len(counts)]).round().long()
+    ends = ranges.noised_range(noised, (len(values), deviation), deviation, normal)
+    assert ends is not None
+    low, high = ends
+    assert np.mean((values >= low) & (values <= high)) > 0.985
+    assert high - low <= 2.6 * (np.quantile(values, 0.999) - min(0, np.quantile(values, 0.001)))
+
+
+@pytest.mark.parametrize("normal", [True, False])
+def test_noise_alone_is_no_range(normal: bool) -> None:
+    rng, empty = np.random.default_rng(3), counted(np.zeros(0))
+    for _ in range(50):
+        noise = rng.normal(0, 20, len(empty)) if normal else rng.laplace(0, 20 / math.sqrt(2), len(empty))
+        assert ranges.noised_range(empty + torch.from_numpy(noise), (1000, 20.0), 20.0, normal) is None
+
+
+def test_zero_is_taken_in_where_that_costs_little() -> None:
+    assert found(np.full(100, 3.0)) == (2.5, 4.0)
+    assert found(np.repeat([3.0, 9.0], 100)) == (0.0, 12.0)
+    assert found(np.repeat([-3.0, -9.0], 100)) == (-12.0, 0.0)
+    assert found(np.repeat([-3.0, 9.0], 100)) == (-3.5, 12.0)
+    assert found(np.zeros(100)) == (
+        0.0,
+        float(ranges.EDGES[len(ranges.EDGES) // 2 + 2]),
+    )
+
+
+def test_an_octave_is_clear_though_none_of_its_cells_is() -> None:
+    values = np.repeat([0.0, 8.0, 10.0, 12.0, 14.0], [2000, 15, 15, 15, 15])
+    assert found(values, 4.0) == (0.0, 16.0)
+    assert found(values[:-30], 4.0) == found(np.zeros(2000), 4.0)
+
+
+def test_rows_that_noise_hides_are_not_left_out_without_a_word() -> None:
+    few = np.arange(1, 10) * 1e6
+    assert found(np.concatenate([np.zeros(1000), few]), 5.0) == found(np.zeros(1000), 5.0)
+    assert found(np.concatenate([np.zeros(1000), np.repeat(few, 10)]), 5.0) is None
+
+
+def test_an_exact_range_ends_where_enough_rows_lie() -> None:
+    values = np.concatenate([np.full(10, 3.0), [1000.0], np.full(10, 40.0)])
+    assert ranges.exact_range(counted(values), 5) == (3.0, 48.0)
+    assert ranges.exact_range(counted(values), 1) == (3.0, 1024.0)
+    assert ranges.exact_range(counted(np.zeros(0)), 5) == (0.0, 1.0)
