@@ -48,7 +48,8 @@ class Algorithm:
         synthesise: its side of sampling: (roster, config, model, rows, streams, device) → conversation; None where
             nothing is synthesised.
         synthesise_given: the same where silos have been told conditions (`Party.restrict`) that nearly all rows are to
-            fulfil; None where rows are drawn as without conditions, and others are thrown away.
+            fulfil, or with these as a last argument where silos keep no parts; None where rows are drawn as without
+            conditions, and others are thrown away.
         kind: "generator" for `silosynth.fit`, "representation" for `silosynth.represent`, "counting" for jobs that
             train nothing and open tables, or figures of them.
         central: whether it needs a federation of one silo.
@@ -211,8 +212,10 @@ def _central(name: str, summary: str) -> Algorithm:
 def _across_rows(presets: Mapping[str, marginals_options.MarginalsConfig]) -> Algorithm:
     """Marginals of silos that hold different rows, by sums over all silos; one conversation for all algorithms."""
     summary, made = "the same by sums over silos that hold different rows", marginals_options.across_rows(presets)
-    party, coordinate, synthesise = marginals_silo.RowsSilo, marginals.coordinate_rows, marginals.synthesise_rows
-    return Algorithm(summary, made, party, coordinate, synthesise, horizontal=True, grouped=True, parts=False)
+    return Algorithm(
+        summary, made, marginals_silo.RowsSilo, marginals.coordinate_rows, marginals.synthesise_rows,
+        marginals.synthesise_rows_given, horizontal=True, grouped=True, parts=False,
+    )  # fmt: skip
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {

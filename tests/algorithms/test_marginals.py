@@ -857,6 +857,22 @@ def test_rare_rows_take_no_longer_than_others(model: ss.Model) -> None:
     assert len(made) == 3000 and conditions.fulfils(made, own).all()
 
 
+def test_rows_under_a_condition_on_a_column_that_is_a_difference_are_those_that_rejection_leaves() -> None:
+    """An inequality has the larger column described by how much larger it is: no condition on that is told."""
+    rng = np.random.default_rng(2)
+    heat, rent = rng.integers(20, 200, 900), rng.integers(300, 900, 900)
+    frame = pd.DataFrame({"heat": heat, "rent": rent, "town": rng.choice(["Bern", "Oslo"], 900)})
+    federation, rules = (
+        ss.simulate(frame, {"a": ["heat", "rent"], "b": ["town"]}),
+        [ss.rules.Inequality("heat", "rent")],
+    )
+    ruled = ss.fit("mst", federation, "fast", 0, rules=rules, progress=False)
+    every, made = ruled.sample(6000, seed=1), ruled.sample(1000, seed=2, given={"rent": (500, 600)})
+    kept = every[every["rent"].between(500, 600)]
+    assert made["rent"].between(500, 600).all()
+    assert all(stats.ks_2samp(made[name], kept[name]).pvalue > 1e-3 for name in ("heat", "rent"))
+
+
 def counts(column: Column) -> Counter[str]:
     """Rows of each level, or of each tenth of a range of numbers."""
     if column.levels is not None:

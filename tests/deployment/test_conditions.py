@@ -22,6 +22,7 @@ from silosynth.algorithms.silofuse.protocol import WeighLatents
 from silosynth.core.conditions import from_text, fulfils
 from silosynth.core.errors import ConfigError, DataError, PolicyError, ProtocolError
 from silosynth.core.messages import from_state
+from silosynth.core.rules import read_rules
 from silosynth.core.schema import Column, Table
 from silosynth.data.given import _of_cells, rows_in
 from silosynth.deployment import conditions, exposure
@@ -418,6 +419,24 @@ def test_other_algorithms_have_conditions_too(algorithm: str, tmp_path: Path) ->
     trained_with(tmp_path, same_rows(), policy, algorithm=algorithm, options=options)
     made = table(carry_out(given(tmp_path, "x", "age=30..70"), ABSENT, tmp_path, policy=policy))
     assert len(made) == 20 and made["age"].between(30, 70).all()
+
+
+@pytest.mark.parametrize("rules", [(), ({"kind": "inequality", "low": "visits", "high": "age"},)])
+def test_the_coordinator_draws_alone_under_conditions_that_policies_allow(rules: Any, tmp_path: Path) -> None:
+    whole = customers(240)[["age", "income", "visits", "paid"]]
+    silos = {f"silo{k}": Rows(whole[k::3].reset_index(drop=True)) for k in range(3)}
+    policy = ALLOWED.model_copy(update={"algorithms": ["mst"], "open_tables": "exact"})
+    trained_with(tmp_path, silos, policy, algorithm="mst", options={"horizontal": True}, rules=read_rules(rules))
+    absent, texts = dict.fromkeys(silos, ABSENT["bank"]), ["age=40..41", "income=3000.."]
+    made = table(carry_out(given(tmp_path, "x", *texts), absent, tmp_path, policy=policy))
+    assert made["age"].between(40, 41).all() and (made["income"] >= 3000).all() and len(made) == 20
+    model = ss.load(tmp_path / "coordinator" / "trial" / "model.silosynth")
+    pd.testing.assert_frame_equal(made, model.sample(20, seed=3, given={"age": (40, 41), "income": (3000, None)}))
+    frame = pd.DataFrame({"age": ["30..40", "50", "30..40"], "paid": ["card", "", "card"]})
+    made = table(carry_out(framed(tmp_path, "y", frame), absent, tmp_path, policy=policy))
+    assert made["age"][[0, 2]].between(30, 40).all() and made["age"][1] == 50 and (made["paid"][[0, 2]] == "card").all()
+    with pytest.raises(PolicyError, match="under conditions on these columns: age, income"):
+        carry_out(given(tmp_path, "z", "visits=3.."), absent, tmp_path, policy=policy)
 
 
 @pytest.mark.slow

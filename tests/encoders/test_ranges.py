@@ -28,7 +28,7 @@ SHAPES = {
 
 
 def found(values: np.ndarray, deviation: float = 1.0) -> tuple[float, float] | None:
-    return ranges.noised_range(counted(values), (len(values), deviation), deviation, True)
+    return ranges.noised_range(counted(values), deviation, True)
 
 
 def counted(values: np.ndarray, missing: int = 0) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_the_range_holds_nearly_all_rows_and_little_more(name: str, normal: bool
     noise = rng.normal(0, deviation, 10_000) if normal else rng.laplace(0, deviation / math.sqrt(2), 10_000)
     counts = counted(values)
     noised = counts + torch.from_numpy(noise[: len(counts)]).round().long()
-    ends = ranges.noised_range(noised, (len(values), deviation), deviation, normal)
+    ends = ranges.noised_range(noised, deviation, normal)
     assert ends is not None
     low, high = ends
     assert np.mean((values >= low) & (values <= high)) > 0.985
@@ -69,7 +69,7 @@ def test_noise_alone_is_no_range(normal: bool) -> None:
     rng, empty = np.random.default_rng(3), counted(np.zeros(0))
     for _ in range(50):
         noise = rng.normal(0, 20, len(empty)) if normal else rng.laplace(0, 20 / math.sqrt(2), len(empty))
-        assert ranges.noised_range(empty + torch.from_numpy(noise), (1000, 20.0), 20.0, normal) is None
+        assert ranges.noised_range(empty + torch.from_numpy(noise), 20.0, normal) is None
 
 
 def test_zero_is_taken_in_where_that_costs_little() -> None:
@@ -89,10 +89,15 @@ def test_an_octave_is_clear_though_none_of_its_cells_is() -> None:
     assert found(values[:-30], 4.0) == found(np.zeros(2000), 4.0)
 
 
-def test_rows_that_noise_hides_are_not_left_out_without_a_word() -> None:
-    few = np.arange(1, 10) * 1e6
-    assert found(np.concatenate([np.zeros(1000), few]), 5.0) == found(np.zeros(1000), 5.0)
-    assert found(np.concatenate([np.zeros(1000), np.repeat(few, 10)]), 5.0) is None
+@pytest.mark.parametrize(("low", "high", "beyond"), [(0.0, 4.0, 5), (1.0, 4.0, 25), (-2.0, 9.0, 0), (0.0, 2.0, 35)])
+def test_values_beyond_a_range_are_counted_by_themselves(low: float, high: float, beyond: int) -> None:
+    values = np.repeat([0.0, 1.0, 2.5, 5.0], [20, 30, 30, 5])
+    edges = torch.linspace(low, high, 9, dtype=torch.float64)
+    column = Column("x", "float64", torch.from_numpy(values), torch.zeros(85, dtype=torch.bool))
+    counts, plain = histogram(column, ranges.and_beyond(edges)), histogram(column, edges)
+    inner = ranges.within(counts, low, high, 1000, 10.0)
+    assert inner is not None and torch.equal(inner, plain)
+    assert (ranges.within(counts, low, high, 85, 0.0) is None) == (beyond > 0.05 * 85)
 
 
 def test_an_exact_range_ends_where_enough_rows_lie() -> None:

@@ -62,7 +62,7 @@ from silosynth.privacy.simultaneous import go_together
 from silosynth.simulation.accepting import BATCH, LEAST, Accepting, Parts, SampleBatch
 from silosynth.simulation.groups import Matching, by_level, check_led, mixed, of_rows
 from silosynth.simulation.model import all_columns, batches, draw, makes_of
-from silosynth.simulation.ruling import Keeping, Ruling, totals
+from silosynth.simulation.ruling import Keeping, Ruling, led, totals
 
 LEAST_LED = 64  # rows of a batch, where silos lead rows to conditions
 _ReadAll: TypeAlias = tuple[tuple[Condition, ...], tuple[LevelRows, ...], tuple[tuple[Condition, ...], ...]]
@@ -181,7 +181,7 @@ class _Sampling:
             return (yield from self.accepted(rows, (), streams))
         drawn = []
         for batch in batches(rows):
-            shared = yield from self._drawn(batch, streams, given=False)
+            shared = yield from self._drawn(batch, streams, ())
             drawn.append(beside(shared.values()))
         return drawn
 
@@ -192,7 +192,7 @@ class _Sampling:
         what = " and ".join(words for words, some in asked if some)
         accepting = Accepting(rows, what, largest=BATCH, least=LEAST_LED if wanted else LEAST)
         for batch in accepting.batches():
-            shared = yield from self._drawn(batch, streams, given=bool(wanted))
+            shared = yield from self._drawn(batch, streams, wanted)
             if not shared:
                 yield from self._have_taken(batch.number, accepting)
             else:
@@ -206,10 +206,11 @@ class _Sampling:
         if catalog.of_config(self.job.algorithm, self.job.config).parts:
             expect((yield self.roster.everyone(ask)), Done)
 
-    def _drawn(self, batch: SampleBatch, streams: Streams, given: bool) -> Conversation[Parts]:
+    def _drawn(self, batch: SampleBatch, streams: Streams, given: Sequence[Condition]) -> Conversation[Parts]:
         entry = catalog.of_config(self.job.algorithm, self.job.config)
+        own = given if entry.parts else led(given, self.form, self.job.rules)
         how = entry, self.roster, self.job.config, self.coordinator, batch, streams, self.device
-        return (yield from draw(*how, given=given))
+        return (yield from draw(*how, own))
 
     def _restored(self, shared: Parts, streams: Streams) -> Parts:
         """Silos' columns under the rules, which are bound to them first."""

@@ -800,7 +800,7 @@ class DeploymentSilo(Party):
         job, self._sampling = self._begun(), None
         if job.accepting:
             self._sampling = SiloSampling(self.seat.name, job, self._schema, self._ruling, wanted, streams)
-            self._sampling.restrict(party, self._described, self._schema)
+            self._sampling.restrict(party)
 
     def _accepting(self) -> SiloSampling:
         if self._sampling is None:

@@ -45,7 +45,7 @@ from silosynth.deployment.protocol import (
 from silosynth.deployment.sampling import check_flags, encoder_fields, read_given, read_kinds, read_shares
 from silosynth.privacy.simultaneous import LEAST, MOST, Words, level_codes, order_codes, ordered
 from silosynth.simulation.model import makes_of
-from silosynth.simulation.ruling import COMPARED, Keeping, Ruling, described
+from silosynth.simulation.ruling import COMPARED, Keeping, Ruling, described, led
 
 ASKS = AcceptRows, AcceptKeys, AskCodes, TakeRows
 
@@ -146,10 +146,9 @@ class SiloSampling:
         self._drawn: Table | None = None  # the last one, where it stays here
         self._taken: list[Table] = []
 
-    def restrict(self, party: Party, described: Schema, schema: Schema) -> None:
+    def restrict(self, party: Party) -> None:
         """Have the party make no rows but those that fulfil the conditions, of columns that rules leave as they are."""
-        plain = [column.name for column in described.columns if column in schema.columns]
-        party.restrict([condition for condition in self.conditions if condition.column in plain])
+        party.restrict(led(self.conditions, self._ruling.forms.get(self._silo), self._rules))
 
     def shown(self, reply: SyntheticColumns) -> SyntheticColumns:
         """Columns on their way to the coordinator, as rules have them."""

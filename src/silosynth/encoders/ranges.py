@@ -6,7 +6,8 @@ side of zero, and one on either side next to zero; what lies beyond counts in th
 From exact counts a range has as many rows in its end cells and beyond as make no lone extreme (`exact_range`). From
 noised ones it goes from a cell before the first that clearly holds rows to a cell after the last; or to the ends of an
 octave, or four, that clearly do although no part of them does (`noised_range`). So it misses ends that few rows reach,
-whose values are clamped as those beyond declared bounds. Where more than 5 % of all rows may be beyond there is none.
+whose values are clamped as those beyond declared bounds. How many these are is counted with those between the ends
+(`and_beyond`): where they are clearly more than a twentieth of all rows, noise has hidden the range (`within`).
 
 Shapes: C cells, and after these the numbers of zeros and of missing values, as in `encoders.table.histogram`.
 """
@@ -26,8 +27,8 @@ EDGES = torch.from_numpy(np.concatenate([-_POSITIVE[::-1], [0.0], _POSITIVE]))
 _ZERO = len(_POSITIVE)  # the cell whose lower edge is 0
 SHARE = 0.4  # of a column's epsilon: what a range costs
 _BY_CHANCE = 1e-4  # probability at most that noise alone makes any cell clear: it would ruin the column
-_MOST_BEYOND = 0.05  # of all rows, not in a range, a deviation of the noise on their number included
-_NARROW = 256  # cells of so small a part of a range hold little, unless they are clear: all of them add noise
+_MOST_BEYOND = 0.05  # of all rows, in neither end of a range
+_DEVIATIONS = 2.5  # of the noise on their number
 
 
 def exact_range(counts: Tensor, least: int) -> tuple[float, float]:
@@ -44,14 +45,13 @@ def exact_range(counts: Tensor, least: int) -> tuple[float, float]:
     return float(EDGES[first]), float(EDGES[last + 1])
 
 
-def noised_range(counts: Tensor, rows: tuple[int, float], deviation: float, normal: bool) -> tuple[float, float] | None:
-    """The range of values by noised counts (C + 2,); None if noise hides it: too many of the rows are not in it.
+def noised_range(counts: Tensor, deviation: float, normal: bool) -> tuple[float, float] | None:
+    """The range of values by noised counts (C + 2,); None if no cell clearly holds rows.
 
     Zero is in it where it would make it at most twice as long: cells nearer to zero are narrower, and hold fewer rows.
 
     Args:
         counts: of each cell, of zeros and of missing values.
-        rows: noised number of all, and the deviation of its noise.
         deviation: of the noise on each.
         normal: whether noise is Gaussian, or Laplace's.
     """
@@ -70,13 +70,28 @@ def noised_range(counts: Tensor, rows: tuple[int, float], deviation: float, norm
     if not found:
         return None
     low, high = float(EDGES[min(found)]), float(EDGES[max(found) + 1])
-    in_it = (EDGES[:-1] >= low) & (EDGES[1:] <= high)
-    wide = torch.maximum(EDGES[:-1].abs(), EDGES[1:].abs()) > max(-low, high) / _NARROW
-    counted = held[in_it & (wide | (held > beyond))]
-    missed = rows[0] - float(counted.sum()) - float(counts[-1])
-    if missed + math.hypot(rows[1], deviation * math.sqrt(len(counted) + 1)) > _MOST_BEYOND * rows[0]:
-        return None
     return (0.0 if 0 < 2 * low < high else low), (0.0 if low < 2 * high < 0 else high)
+
+
+def and_beyond(edges: Tensor) -> Tensor:
+    """Edges (B + 3) of bins between these (B + 1), and of one beyond either end."""
+    end = torch.tensor([math.inf], dtype=edges.dtype)
+    return torch.cat([-end, edges, end])
+
+
+def within(counts: Tensor, low: float, high: float, rows: int, deviation: float) -> Tensor | None:
+    """Noised counts (B + 2) of those (B + 4) by `and_beyond`: values beyond count in the last bins on either side.
+
+    None if clearly more than `_MOST_BEYOND` of the rows are beyond.
+    """
+    below, above, zeros = int(counts[0]), int(counts[-3]), int(counts[-2])
+    beyond = below + above + zeros * (not low <= 0 <= high)
+    if beyond > _MOST_BEYOND * rows + _DEVIATIONS * math.sqrt(3) * deviation:
+        return None
+    inner = torch.cat([counts[1:-3], counts[-2:]])
+    inner[0] += below
+    inner[-3] += above
+    return inner
 
 
 def _held(counts: Tensor) -> Tensor:

@@ -258,6 +258,11 @@ class Ruled(Struct):
     computed: tuple[Summed | Above, ...]
     drop: tuple[str, ...]
 
+    @property
+    def anew(self) -> set[str]:
+        """The columns that are described by others, or as differences: values that are drawn are not theirs."""
+        return {column.name for one in self.joined for column in one.columns} | {one.name for one in self.computed}
+
     def describe(self, table: Table) -> Table:
         """The table (N rows) as it is learnt, in the schema's order."""
         known = {column.name: column for column in table.columns}

@@ -65,6 +65,7 @@ from silosynth.encoders.table import (
     public_encoder,
     public_levels,
     shares_of,
+    within_bounds,
 )  # fmt: skip
 
 TABLES, BUCKETS = 5, 4096
@@ -105,11 +106,13 @@ class Grid(Struct):
     Attributes:
         unit: step of the grid, 0 for none.
         low, high: the range of the histogram.
+        noised: whether noised counts say so: then values beyond it are counted by themselves.
     """
 
     unit: float
     low: float
     high: float
+    noised: bool = False
 
 
 def numbers(schema: Schema) -> list[ColumnSchema]:
@@ -299,7 +302,7 @@ def second_cells(table: Table, schema: Schema, grids: Sequence[Grid], bins: int)
     if not 1 <= bins <= max(FINE, MOST_BINS) or len(grids) != len(declared):
         raise ProtocolError("Each column of numbers gets a histogram", f"{bins} bins of {len(grids)} columns", _AGAIN)
     return [
-        Cells(one.name, f"a histogram of column {one.name!r}", histogram(table[one.name], edges_of(one, grid, bins)),
+        Cells(one.name, f"a histogram of column {one.name!r}", histogram(table[one.name], _edges(one, grid, bins)),
               factor=1 / _left(one) ** 2)
         for one, grid in zip(declared, grids, strict=True)
     ]  # fmt: skip
@@ -309,6 +312,11 @@ def _left(declared: ColumnSchema) -> float:
     """The share of a column's epsilon that its histogram has, once the grid of instants and the range are found."""
     grid = 1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0
     return grid if bounded(declared) else grid - _range_share(declared)
+
+
+def _edges(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
+    edges = edges_of(declared, grid, bins)
+    return ranges.and_beyond(edges) if grid.noised else edges
 
 
 def edges_of(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
@@ -359,11 +367,12 @@ class KnownSums:
         elif declared.decimals is not None:
             unit = 10.0**-declared.decimals
         if rest and deviation:
-            declared = noised_bounds(declared, rest[0], (self.rows, self.deviation), deviation / _range_share(declared))
+            declared = noised_bounds(declared, rest[0], self.rows, deviation / _range_share(declared))
         elif rest:
             declared = bounds_of(declared, ranges.exact_range(rest[0], self.least))
         assert declared.low is not None and declared.high is not None  # see `first_cells`
-        return Grid(unit, float(declared.low), float(max(declared.low, declared.high)))
+        noised = bool(rest) and deviation > 0
+        return Grid(unit, float(declared.low), float(max(declared.low, declared.high)), noised)
 
     def of_public(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
         """The encoder of a column of booleans, or of declared levels, and the share of each of its levels."""
@@ -388,6 +397,8 @@ class KnownSums:
         declared, column = self.schema[name], blank(self.schema[name], name in self.whole)
         ranged = replace(declared, low=grid.low, high=grid.high)
         edges, deviation = edges_of(declared, grid, bins), self.deviation_of(name) / _left(declared)
+        if grid.noised:
+            counts = within_bounds(ranged, counts, self.rows, deviation)
         made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, deviation)
         encoder = fit(made, declared, config, rng)
         levels = encoder.encode(made, rng).levels

@@ -84,7 +84,6 @@ class Noise:
     rng: Keystream
     target: float
     events: list[Event]
-    of_rows: float  # epsilon of their number
     normal: ClassVar[bool] = False
 
     def counts(self, counts: Tensor, epsilon: float, what: str, added: bool = False) -> Tensor:
@@ -159,10 +158,13 @@ def coarsest_grid(counts: Tensor, epsilon: float) -> float:
     return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())])
 
 
-def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
+_NOISED = "Or set dp.bounds = 'noised': they are then found by noised counts, at two fifths of a column's budget."
+
+
+def check_bounds(held: Sequence[tuple[Table, Schema]], remedy: str = _NOISED) -> None:
     """Check that all numbers and instants have declared bounds, which differential privacy presupposes.
 
-    ``held`` are tables of modelled columns with their schemas, of one silo or of all.
+    ``held`` are tables of modelled columns with their schemas, of one silo or of all; ``remedy`` is another one.
 
     Raises:
         DataError: names the columns without, and what to write in an experiment file, or in Python.
@@ -177,8 +179,7 @@ def check_bounds(held: Sequence[tuple[Table, Schema]]) -> None:
             "Under differential privacy numbers and dates need declared bounds: those of the rows would tell of them",
             f"{len(open_ones)} without: {', '.join(unbounded)}",
             "Fill in, from what you know without looking at the rows; values beyond are clamped:\n\n"
-            f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}\n\n"
-            "Or set dp.bounds = 'noised': they are then found by noised counts, at two fifths of each column's budget.",
+            f"{_block(open_ones)}\n\nor in Python:\n\n{_mapping(open_ones)}\n\n{remedy}".rstrip(),
         )
 
 
@@ -285,8 +286,8 @@ def learn(
     if bounds == "declared":
         check_bounds([(table, schema)])
     public = keyed(rng.words(2).tobytes())  # for what is made of noised counts
-    noise = Noise(rng, target, [], epsilon * _ROWS)
-    counted = noise.counts(torch.tensor([len(table)]), noise.of_rows, "the number of rows", added=True)
+    noise = Noise(rng, target, [])
+    counted = noise.counts(torch.tensor([len(table)]), epsilon * _ROWS, "the number of rows", added=True)
     rows = max(1, int(counted[0]))
     each = epsilon * (1 - _ROWS) / max(1, len(table.columns))
     names = delta / max(1, named_columns(table, schema))
@@ -319,8 +320,8 @@ def learn_with(
         check_bounds([(table, schema)])
     public = keyed(rng.words(2).tobytes())
     first, *each = (math.sqrt(2 / variance) for variance in variances)
-    noise = GaussianNoise(rng, target, [], first)
-    rows = max(1, int(noise.counts(torch.tensor([len(table)]), noise.of_rows, "the number of rows")[0]))
+    noise = GaussianNoise(rng, target, [])
+    rows = max(1, int(noise.counts(torch.tensor([len(table)]), first, "the number of rows")[0]))
     return _learnt(table, schema, config, (each, names), rows, noise, public)
 
 
@@ -500,39 +501,51 @@ def category_encoder(
 def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise) -> Column:
     """A column made from noised counts alone."""
     unit, epsilon = find_unit(column, schema, epsilon, noise)
-    schema, epsilon = find_bounds(column, schema, epsilon, rows, noise)
+    what, range_ = f"a histogram of column {column.name!r}", f"the range of column {column.name!r}"
+    if bounded(schema):
+        edges = bin_edges(schema, unit, bins_for(rows, epsilon))
+        counts = noise.counts(histogram(column, edges), epsilon, what)
+        return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
+    share = epsilon * ranges.SHARE
+    cells, epsilon = noise.counts(histogram(column, ranges.EDGES), share, range_), epsilon - share
+    schema = noised_bounds(schema, cells, rows, _deviation(share), noise.normal)
     edges = bin_edges(schema, unit, bins_for(rows, epsilon))
-    counts = noise.counts(histogram(column, edges), epsilon, f"a histogram of column {column.name!r}")
+    counts = noise.counts(histogram(column, ranges.and_beyond(edges)), epsilon, what)
+    counts = within_bounds(schema, counts, rows, _deviation(epsilon))
     return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
 
 
-def find_bounds(
-    column: Column, schema: ColumnSchema, epsilon: float, rows: int, noise: Noise
-) -> tuple[ColumnSchema, float]:
-    """The schema with bounds, by noised counts of public cells if they are not declared; and the rest of epsilon."""
-    if bounded(schema):
-        return schema, epsilon
-    share = epsilon * ranges.SHARE
-    counts = noise.counts(histogram(column, ranges.EDGES), share, f"the range of column {column.name!r}")
-    known = rows, _deviation(noise.of_rows)
-    return noised_bounds(schema, counts, known, _deviation(share), noise.normal), epsilon - share
-
-
 def noised_bounds(
-    schema: ColumnSchema, counts: Tensor, rows: tuple[int, float], deviation: float, normal: bool = True
+    schema: ColumnSchema, counts: Tensor, rows: int, deviation: float, normal: bool = True
 ) -> ColumnSchema:
     """The schema with bounds, by noised counts of the cells of `ranges`; see there.
 
     Raises:
         DataError: noise hides where values lie.
     """
-    if (found := ranges.noised_range(counts, rows, deviation, normal)) is None:
-        raise DataError(
-            f"Column {schema.name!r} has no declared bounds, and noise hides where its values lie",
-            f"{rows[0]} rows, noise of deviation {deviation:.3g}",
-            "Declare its bounds, raise dp.epsilon or dp.encoders, or leave it out.",
-        )
+    if (found := ranges.noised_range(counts, deviation, normal)) is None:
+        raise _hidden(schema, rows, deviation)
     return bounds_of(schema, found)
+
+
+def within_bounds(schema: ColumnSchema, counts: Tensor, rows: int, deviation: float) -> Tensor:
+    """Noised counts between the bounds that `noised_bounds` has found, by those with what lies beyond.
+
+    Raises:
+        DataError: too many values do.
+    """
+    assert schema.low is not None and schema.high is not None
+    if (found := ranges.within(counts, schema.low, schema.high, rows, deviation)) is None:
+        raise _hidden(schema, rows, deviation)
+    return found
+
+
+def _hidden(schema: ColumnSchema, rows: int, deviation: float) -> DataError:
+    return DataError(
+        f"Column {schema.name!r} has no declared bounds, and noise hides where its values lie",
+        f"{rows} rows, noise of deviation {deviation:.3g}",
+        "Declare its bounds, raise dp.epsilon or dp.encoders, or leave it out.",
+    )
 
 
 def bins_for(rows: int, epsilon: float) -> int:

@@ -37,7 +37,7 @@ from silosynth.runtime.progress import RichProgress
 from silosynth.simulation.accepting import BATCH, LEAST, TRIES, Parts, SampleBatch, accepted
 from silosynth.simulation.groups import Matching, check_led, grouped, is_frame
 from silosynth.simulation.imputing import POOL, Imputation, completed, filled, to_impute
-from silosynth.simulation.ruling import Keeping, Ruling
+from silosynth.simulation.ruling import Keeping, Ruling, led
 from silosynth.simulation.silos import InProcess
 
 
@@ -54,15 +54,18 @@ def batches(rows: int, size: int = BATCH) -> Iterator[SampleBatch]:
 
 def draw(
     entry: Algorithm, roster: Roster, config: messages.Struct, coordinator: Mapping[str, Any], batch: SampleBatch,
-    streams: Streams, device: torch.device, given: bool = False,
+    streams: Streams, device: torch.device, given: Sequence[Condition] = (),
 ) -> Conversation[dict[str, Table]]:  # fmt: skip
     """The coordinator's side of drawing a batch: synthetic columns by silo, without those that stay in their silo.
 
-    ``streams`` are those of all batches (`sampling_streams`). With ``given``, silos have been told conditions.
+    ``streams`` are those of all batches (`sampling_streams`). Silos that have parts of the model have been told those
+    of the conditions ``given`` that are about their columns; else the coordinator leads rows to them itself.
     """
-    synthesise = (given and entry.synthesise_given) or entry.synthesise
-    assert synthesise is not None  # a generator has it
-    return synthesise(roster, config, coordinator, batch.rows, streams.child(batch.number), device)
+    how = roster, config, coordinator, batch.rows, streams.child(batch.number), device
+    if given and entry.synthesise_given is not None:
+        return entry.synthesise_given(*how) if entry.parts else entry.synthesise_given(*how, given)
+    assert entry.synthesise is not None  # a generator has it
+    return entry.synthesise(*how)
 
 
 def all_columns(schemas: Mapping[str, Schema]) -> Schema:
@@ -624,17 +627,15 @@ class Model(TrainedModel):
         """Synthetic columns by silo, batch by batch: shared ones, and those that are kept."""
         n = whole_number("The number of rows to sample", n, positive=True)
         size = whole_number("The number of rows of a batch", batch, positive=True)
-        parties, led = self._parties(streams), bool(wanted.conditions)
-        for name in parties if led else ():
-            own = [
-                c.name for c in self._modelled[name].columns if c in self.schemas[name].columns
-            ]  # not anew, by rules
-            with self._fitting(f"the part of silo {name!r}"):
-                parties[name].restrict([condition for condition in wanted.conditions if condition.column in own])
+        parties, given = self._parties(streams), wanted.conditions
+        if self._entry.parts:
+            self._restrict(parties, given)
+        else:
+            given = led(given, next(iter(self.ruling.forms.values()), None), self.ruling.rules)
 
         def drawn(one: SampleBatch) -> Parts:
             how = self._entry, self.roster, self.config, self.coordinator
-            conversation = draw(*how, one, streams, self.device, given=led)
+            conversation = draw(*how, one, streams, self.device, given)
             shared = self._converse(parties, conversation)
             kept = [] if self._entry.horizontal else [name for name in self.roster if name not in shared]
             parts = {**shared, **{name: parties[name].take_kept() for name in kept}}
@@ -646,10 +647,17 @@ class Model(TrainedModel):
             yield from map(drawn, batches(n, size))
             return
         what = [words for words, some in zip(("fulfils the conditions", "keeps the rules"), asked, strict=True) if some]
-        sizes = {"largest": size, "least": 64 if led else LEAST}
+        sizes = {"largest": size, "least": 64 if wanted.conditions else LEAST}
         accepts = partial(keeping.accepts, wanted=wanted.conditions)
         yield from accepted(drawn, n, accepts, " and ".join(what), **sizes, tries=wanted.tries, watch=wanted.watch)
         self.acceptance = keeping.rate if self.ruling.rules else None
+
+    def _restrict(self, parties: Mapping[str, Party], given: Sequence[Condition]) -> None:
+        """Tell each silo the conditions on its own columns."""
+        for name in parties if given else ():
+            own = [condition for condition in given if condition.column in self.schemas[name].names]
+            with self._fitting(f"the part of silo {name!r}"):
+                parties[name].restrict(led(own, self.ruling.forms.get(name), self.ruling.rules))
 
     @contextmanager
     def _wanted(self, given: Mapping[str, Any] | None, tries: int, progress: bool) -> Iterator[_Wanted]:

@@ -106,6 +106,16 @@ def across(rules: Sequence[Rule], silos: Mapping[str, Sequence[str]]) -> tuple[R
     return tuple(rule for rule in rules if rule not in own and not anew & set(rule.named))
 
 
+def led(conditions: Sequence[Condition], form: Ruled | None, rules: Sequence[Rule]) -> tuple[Condition, ...]:
+    """The conditions on columns whose values are drawn as they come out, which draws can be led to.
+
+    Not on those that ``form`` describes anew, nor on totals, which are added up at the end.
+    """
+    anew = set() if form is None else form.anew
+    totals = {rule.total for rule in rules if isinstance(rule, Sum)}
+    return tuple(condition for condition in conditions if condition.column not in anew | totals)
+
+
 class Keeping:
     """Which rows of one sampling keep all rules: rows of all batches have different keys.
 

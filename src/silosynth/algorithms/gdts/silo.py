@@ -234,7 +234,7 @@ def numbers(table: Table, schema: Schema, config: GDTSConfig, streams: Streams) 
         rng = streams.asked().numpy()
         exact = (summarise(column, schema[column.name], config.model.encoders, rng) for column in columns)
         return gdts.ExactSummaries(tuple(exact), 0)
-    check_bounds([(Table(tuple(columns)), schema)])
+    check_bounds([(Table(tuple(columns)), schema)], remedy="")
     noise = streams.noise()
     noised = [_noised_number(column, schema[column.name], config, noise) for column in columns]
     return gdts.NoisedSummaries(

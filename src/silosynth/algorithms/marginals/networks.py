@@ -4,7 +4,7 @@ A *cell* is what an encoded value is in: one of the encoder's levels, or one of 
 part (`silosynth.encoders.attributes`). An attribute's levels are groups of cells, where there are too many of them:
 neighbouring numbers, or the rarest categories. Missing values are a level of their own.
 
-Shapes: N rows, R rows that are drawn, F cells, L levels of one attribute, M of another, A attributes.
+Shapes: N rows, R rows that are drawn, F cells, P parts of one, L levels of one attribute, M of another, A attributes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from silosynth.core.conditions import Condition, fulfils
 from silosynth.core.messages import Struct
+from silosynth.core.schema import Column, Table, below
 from silosynth.core.streams import Streams
 from silosynth.counting.groups import joined
-from silosynth.encoders.attributes import LEAST, codes
+from silosynth.encoders.allowed import looked_up_from
+from silosynth.encoders.attributes import LEAST, admitted, codes
 from silosynth.encoders.column import AtomEncoder, Encoder
+from silosynth.encoders.combinations import Determined, look_up
 from silosynth.encoders.table import MOST_BINS
 from silosynth.models.graphical import Axes, Levels, Numbers, cells_of, cliques_of, spread
 
@@ -32,6 +37,7 @@ Attributes = tuple[int, ...]  # of a table: two; or the only one there is
 PARTS = 1e9  # shares are rounded to one over it
 CHANCE = 2.0  # standard deviations of what noise adds to absolute deviations
 COMPARED = 24  # pairs at once, by the room that they take
+REDRAWS = 20  # of values that do not fulfil conditions; the remaining rows are thrown away
 FEARED = 0.1  # of a full table's noise: a model takes up less of it than the table has
 
 
@@ -172,6 +178,60 @@ def _together(share_F: Numbers, most: int) -> Levels:
     if len(share_F) <= most:
         return np.arange(len(share_F))
     return joined(np.rint(share_F * PARTS).astype(np.int64), most)
+
+
+# Conditions: by whoever has the encoders, a silo or the coordinator.
+#
+# Each attribute's levels are weighed by the part of their cells that fulfils them, levels are drawn with these weights,
+# and cells and places in them from what fulfils the conditions. What decoding moves across the end of a range is drawn
+# again, and so are values in a range so narrow that it holds no part's middle.
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What rows are to fulfil.
+
+    Attributes:
+        conditions: on columns of the encoders, and on others that these determine.
+        parts: which parts (F, P) bool of cells fulfil them, by place of the attribute, where not all do.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+    parts: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def weights(self, attributes: Sequence[Attribute]) -> dict[int, Tensor]:
+        """Which part (L,) of each level fulfils the conditions, of the attributes where not all do."""
+        return {place: attributes[place].weigh(part_FP.double().mean(1)) for place, part_FP in self.parts.items()}
+
+    def fulfilled(self, levels_RA: Tensor, streams: Streams, draw: Callable[[Tensor, Streams], Table]) -> Table:
+        """Values that ``draw`` draws for levels from a stream; those that do not fulfil the conditions drawn again."""
+        table = draw(levels_RA, streams)
+        for again in range(REDRAWS if self.conditions else 0):
+            wrong_R = ~fulfils(table, self.conditions)
+            if not wrong_R.any():
+                break
+            redrawn = draw(levels_RA[wrong_R], streams.child("again", again))
+            place_R = torch.arange(len(table))
+            place_R[wrong_R] = len(table) + torch.arange(len(redrawn))
+            table = below([table, redrawn]).take(place_R)
+        return table
+
+
+def wanted(
+    conditions: Sequence[Condition], encoders: Sequence[Encoder], bins: int, rules: Sequence[Determined] = ()
+) -> Wanted:
+    """What the conditions want of columns that are encoded so, and of others that ``rules`` look up by these."""
+    parts, holds = dict[int, Tensor](), partial(_holds, rules=rules, conditions=conditions)
+    for place, encoder in enumerate(encoders):
+        part_FP = admitted(encoder, bins, holds)
+        if not part_FP.all() and (part_FP.any() or not encoder.lines):
+            parts[place] = part_FP
+    return Wanted(tuple(conditions), parts)
+
+
+def _holds(column: Column, rules: Sequence[Determined], conditions: Sequence[Condition]) -> Tensor:
+    """Which rows (N,) fulfil the conditions on a column, and on those that it determines."""
+    return fulfils(look_up(Table((column,)), looked_up_from(column.name, rules)), conditions)
 
 
 # Selection.

@@ -58,6 +58,7 @@ from silosynth.algorithms.marginals import networks, private
 from silosynth.algorithms.marginals.options import MarginalsConfig
 from silosynth.algorithms.marginals.private import Held
 from silosynth.core import conversation
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import Checkpoint, Conversation, Progress, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Done, Message, Positive, Release, from_state, to_state
@@ -658,12 +659,26 @@ def synthesise_rows(
     roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device
 ) -> Conversation[dict[str, Table]]:
     """Make ``rows`` synthetic rows. The coordinator needs no silo for that."""
+    return (yield from synthesise_rows_given(roster, config, model, rows, streams, device, ()))
+
+
+def synthesise_rows_given(
+    roster: Roster, config: MarginalsConfig, model: State, rows: int, streams: Streams, device: torch.device,
+    conditions: Sequence[Condition],
+) -> Conversation[dict[str, Table]]:  # fmt: skip
+    """As `synthesise_rows`, of the distribution given conditions."""
     yield from ()
-    encoders = restored(model["encoders"])
+    encoders, bins = restored(model["encoders"]), config.bins
     attributes = [from_state(networks.Attribute, one) for one in model["attributes"]]
-    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy())
-    codes = networks.drawn(levels_RA, attributes, encoders, config.bins, streams)
-    return {"coordinator": decode_table(*codes, encoders, streams.child("columns").numpy())}
+    wanted = networks.wanted(conditions, encoders, bins)
+    weights = {place: weight_L.numpy() for place, weight_L in wanted.weights(attributes).items()}
+    levels_RA = GraphicalModel.restored(model["model"]).draw(rows, streams.child("levels").numpy(), weights)
+
+    def draw(levels_RA: Tensor, streams: Streams) -> Table:
+        codes = networks.drawn(levels_RA, attributes, encoders, bins, streams, wanted.parts)
+        return decode_table(*codes, encoders, streams.child("columns").numpy())
+
+    return {"coordinator": wanted.fulfilled(levels_RA, streams, draw)}
 
 
 def _describe_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state: State) -> Conversation[State]:

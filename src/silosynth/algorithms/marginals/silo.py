@@ -9,7 +9,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,18 +16,16 @@ from torch import Tensor
 
 from silosynth.algorithms.marginals import networks, private, protocol as marginals
 from silosynth.algorithms.marginals.options import MarginalsConfig
-from silosynth.core.conditions import Condition, fulfils
+from silosynth.core.conditions import Condition
 from silosynth.core.conversation import State, Turn, check_tensor, maybe, often, once
 from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.messages import Done, Message, from_state, to_state
-from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, below, check_agreed, check_trainable
+from silosynth.core.schema import Column, ColumnSchema, Kind, Schema, Table, check_agreed, check_trainable
 from silosynth.core.streams import Streams
 from silosynth.counting import joint, opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells, possible, summed
-from silosynth.encoders.allowed import looked_up_from
-from silosynth.encoders.combinations import Determined, look_up
 from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
 from silosynth.privacy import masker
 from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
@@ -36,7 +33,6 @@ from silosynth.privacy.events import Event
 from silosynth.privacy.masker import told
 from silosynth.privacy.masks import Words
 
-REDRAWS = 20  # of values that do not fulfil conditions; the remaining rows are thrown away
 _LEVELS = "str"  # dtype of columns that are counted
 
 
@@ -49,8 +45,7 @@ class MarginalsSilo(ColumnParty):
         self.holding = ""  # what silos have agreed that all hold: `private.holding`
         self.told = 0  # as told: noised with differential privacy
         self.attributes: tuple[networks.Attribute, ...] = ()
-        self.conditions: tuple[Condition, ...] = ()  # of synthetic rows
-        self.parts: dict[int, Tensor] = {}  # of the cells of attributes that conditions concern
+        self.wanted = networks.Wanted()  # of synthetic rows
         self.events: list[Event] = []  # of this silo's encoders
         self.opened: list[int] = []  # sets
         self.named: dict[int, opening.CellNoise | None] = {}  # sets that open in full, as all silos know, and how
@@ -305,19 +300,13 @@ class MarginalsSilo(ColumnParty):
 
     def restrict(self, conditions: Sequence[Condition]) -> None:
         """See `Party.restrict`."""
-        self.conditions, self.parts = tuple(conditions), {}
-        holds = partial(_holds, rules=self.columns.determined, conditions=self.conditions)
-        for place, encoder in enumerate(self.columns.encoders):
-            part_FP = cells.admitted(encoder, self.config.bins, holds)
-            if not part_FP.all():
-                self.parts[place] = part_FP
+        encoders, rules = self.columns.encoders, self.columns.determined
+        self.wanted = networks.wanted(conditions, encoders, self.config.bins, rules)
 
     def _weigh(self) -> Message:
         """Which part of each level fulfils the conditions."""
-        weights = [torch.ones(attribute.size, dtype=torch.float64) for attribute in self.attributes]
-        for place, part_FP in self.parts.items():
-            weights[place] = self.attributes[place].weigh(part_FP.double().mean(1))
-        return marginals.LevelsWeighed(tuple(weights))
+        every = {place: torch.ones(one.size, dtype=torch.float64) for place, one in enumerate(self.attributes)}
+        return marginals.LevelsWeighed(tuple((every | self.wanted.weights(self.attributes)).values()))
 
     def _synthesise(self, ask: marginals.SynthesiseLevels) -> Message:
         """Draw a cell for each level, and a value for each cell, by noised histograms where ``dp`` asks for it.
@@ -326,21 +315,13 @@ class MarginalsSilo(ColumnParty):
         """
         sizes, streams = [one.size for one in self.attributes], self.streams.child("synthesise", ask.draw)
         check_tensor("Levels of this silo's attributes", ask.levels_RA, None, len(sizes), below=max(sizes, default=1))
-        table = self._valued(ask.levels_RA, streams)
-        for again in range(REDRAWS if self.parts else 0):
-            wrong_R = ~fulfils(table, self.conditions)
-            if not wrong_R.any():
-                break
-            redrawn = self._valued(ask.levels_RA[wrong_R], streams.child("again", again))
-            place_R = torch.arange(len(table))
-            place_R[wrong_R] = len(table) + torch.arange(len(redrawn))
-            table = below([table, redrawn]).take(place_R)
+        table = self.wanted.fulfilled(ask.levels_RA, streams, self._valued)
         return self.publish(table, self._shares)
 
     def _valued(self, levels_RA: Tensor, streams: Streams) -> Table:
         """Values of levels."""
         encoders, bins = self.columns.encoders, self.config.bins
-        made = networks.drawn(levels_RA, self.attributes, encoders, bins, streams, self.parts)
+        made = networks.drawn(levels_RA, self.attributes, encoders, bins, streams, self.wanted.parts)
         return self.columns.decode(*made, streams)
 
     # State.
@@ -607,8 +588,3 @@ class RowsSilo(MarginalsSilo):
 
 def _column(name: str, level_N: Tensor, size: int) -> Column:
     return Column(name, _LEVELS, level_N, torch.zeros(len(level_N), dtype=torch.bool), tuple(range(size)))
-
-
-def _holds(column: Column, rules: Sequence[Determined], conditions: Sequence[Condition]) -> Tensor:
-    """Which rows (N,) fulfil the conditions on a column, and on those that it determines."""
-    return fulfils(look_up(Table((column,)), looked_up_from(column.name, rules)), conditions)
