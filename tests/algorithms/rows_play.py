@@ -5,7 +5,8 @@ What weakens a mechanism, for tests of these checks, is here as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +24,14 @@ from silosynth.counting import opening
 from silosynth.counting.opening import CellNoise
 from silosynth.counting.plan import CountRequest
 from silosynth.counting.silo import TableCounter
-from silosynth.encoders import summed
+from silosynth.encoders import column as coding, summed
 from silosynth.privacy.accounting import affords
 from silosynth.privacy.aggregation import Masked
 from silosynth.privacy.events import Event
 from silosynth.privacy.masker import Masker
 from silosynth.privacy.mechanisms import LEAST_VARIANCE
 from silosynth.privacy.sealed import seats
+from silosynth.runtime.wire import pack
 from silosynth.simulation.federation import Federation
 from silosynth.simulation.training import with_groups
 
@@ -37,6 +39,11 @@ CPU = torch.device("cpu")
 TINY = {"bins": 5, "groups": 3}
 DP = {"epsilon": 1.0, "delta": 1e-5, "encoders": 0.5}
 KEY = bytes(range(32))
+AT_EPSILONS = [
+    ("mst", 0.3), ("mst", 1.0), ("mst", 3.0), ("mst", 10.0), pytest.param("aim", 0.3, marks=pytest.mark.slow),
+    ("aim", 1.0), pytest.param("aim", 3.0, marks=pytest.mark.slow), ("aim", 10.0),
+]  # fmt: skip
+SUMS = marginals.SumCells, marginals.SumBins, opening.OpenSums  # what silos are asked for in sums, but for names
 
 
 def with_small_sketches(patched: pytest.MonkeyPatch) -> None:
@@ -103,7 +110,7 @@ class RowsPlay:
 
     def sums(self) -> Iterator[Summed]:
         """All blocks of cells that were summed, and what each silo added to its own counts."""
-        for number, ask in enumerate(self.asked(marginals.SumCells, marginals.SumBins, opening.OpenSums)):
+        for number, ask in enumerate(self.asked(*SUMS)):
             events = [reply.events for _, one, reply in self.said if repr(one) == repr(ask)]
             assert len(events) == len(self.silos) and len(set(events)) == 1  # each silo lists all of its own
             exact = {name: self.counted(name, ask) for name in self.silos}
@@ -160,6 +167,71 @@ class Summed:
     number: int
     event: Event
     noise: dict[str, np.ndarray]
+
+
+def changes_by_a_row(
+    play: RowsPlay, fewer: Mapping[str, Table], patched: pytest.MonkeyPatch
+) -> list[tuple[Summed, np.ndarray]]:
+    """Each block of cells that opens, and by how much its cells change if silos hold ``fewer`` rows: no noise does.
+
+    The second training has the noise of the first, and its coordinator is told what opened in the first one: further
+    tables, and their noise, follow from what has opened, and this is how adaptive releases compose.
+
+    Where a number lies within its grid cell is drawn for each row and column, in the product from one stream, so that a
+    row less moves the draws of a silo's next columns. That costs no privacy. The draws are independent of all values,
+    and of each other: those of the other rows have the same law with and without the row. Whatever they are, what opens
+    keeps its (epsilon, delta) if both tables have the same ones; so it does on average over them. Here both have: each
+    column has a stream of its own, and the row is the last one.
+    """
+    opened, changes = deque[np.ndarray](), list[np.ndarray]()
+    tables = {**play.federation.tables, **fewer}
+    other = RowsPlay(replace(play.federation, tables=tables), play.options, kind=play.kind)
+
+    def noted(real: Callable[..., Any], again: bool) -> Callable[..., Any]:
+        def secure_words(asks: Any, number: int, *more: Any) -> Any:
+            words, silos = yield from real(asks, number, *more)
+            if not again:
+                opened.append(words.copy())
+                return words, silos
+            before = opened.popleft()
+            if number != marginals._NAMES:  # a single row's is charged by the probability that it opens
+                changes.append((before - words).view(np.int64))
+            return before, silos
+
+        return secure_words
+
+    for one, again in ((play, False), (other, True)):
+        with patched.context() as playing:
+            playing.setattr(coding, "encode_table", with_a_stream_for_each_column(coding.encode_table))
+            for module in (marginals, opening):
+                playing.setattr(module, "secure_words", noted(module.secure_words, again))
+            one.drive(playing)
+    assert not opened and pack(other.model) == pack(play.model), "not played back"
+    blocks = list(play.sums())
+    assert [block.event for block in blocks] == [block.event for block in other.sums()]
+    bits = [play.unused_bits if isinstance(ask, opening.OpenSums) else 0 for ask in play.asked(*SUMS)]
+    cells = np.concatenate([change >> own for change, own in zip(changes, bits, strict=True)])
+    ends = np.cumsum([len(next(iter(block.noise.values()))) for block in blocks])
+    assert ends[-1] == len(cells)
+    return list(zip(blocks, np.split(cells, ends[:-1]), strict=True))
+
+
+def with_a_stream_for_each_column(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Encode columns one by one, so that what is drawn for a column's rows does not hang on those of another."""
+
+    def encode_table(table: Table, encoders: Sequence[coding.Encoder], rng: np.random.Generator) -> Any:
+        each = [real(table, [one], np.random.default_rng(list(one.name.encode()))) for one in encoders]
+        return tuple(torch.cat(parts, dim=1) for parts in zip(*each, strict=True))
+
+    return encode_table
+
+
+def check_sensitivity(play: RowsPlay, silos: Sequence[str], patched: pytest.MonkeyPatch) -> None:
+    """Check that a row less of these silos changes one cell by one in each block; or in as many as are charged."""
+    tables = play.federation.tables
+    fewer = {silo: tables[silo].take(torch.arange(len(tables[silo]) - 1)) for silo in silos}
+    for block, cells in changes_by_a_row(play, fewer, patched):
+        assert int(cells.sum()) == int(np.abs(cells).sum()) == block.event.times, block.event.what
 
 
 def check_noise(play: RowsPlay) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from tests.algorithms.rows_play import (
+    AT_EPSILONS,
     BEYOND_A_TREE,
     CAUGHT,
     DP,
@@ -18,6 +18,7 @@ from tests.algorithms.rows_play import (
     TINY,
     RowsPlay,
     check_noise,
+    check_sensitivity,
     with_small_sketches,
 )
 from tests.contracts.settings import BOUNDS, GROUPS, frame, grouped
@@ -188,32 +189,18 @@ def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.
         check_noise(extended(small))
 
 
-def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(small: pytest.MonkeyPatch) -> None:
-    """One row less in all silos of a group, with the same noise: a block changes by one in as many as are charged.
-
-    The play has more noise to spare than others: where a value lies within its grid is drawn for each row by itself,
-    and a row less moves these draws on for a silo's next column. With this epsilon no table opens that would show that.
-    """
-    dp = DP | {"epsilon": 1.6}
-    noised = RowsPlay(grouped(BOUNDS, frame(), TWO), {"dp": dp}).drive(small)
-    federation = noised.federation
-    group = federation.groups[1]
+@pytest.mark.parametrize(("kind", "epsilon"), AT_EPSILONS)
+def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(
+    kind: str, epsilon: float, small: pytest.MonkeyPatch
+) -> None:
+    """One row less in all silos of a group, with the same noise; of AIM further tables as well, in two rounds."""
+    data = pd.concat([frame()] * (1 if kind == "mst" else 40), ignore_index=True)
+    options = {"dp": DP | {"epsilon": epsilon}} | ({} if kind == "mst" else {"tables": 2.0, "rounds": 2})
+    play = RowsPlay(grouped(BOUNDS, data, TWO), options, kind=kind)
+    group = play.federation.groups[1]
     assert len(group) == 3
-    fewer = {silo: federation.tables[silo].take(torch.arange(len(federation.tables[silo]) - 1)) for silo in group}
-    other = RowsPlay(replace(federation, tables={**federation.tables, **fewer}), {"dp": dp}).drive(small)
-    asked = marginals.SumCells, marginals.SumBins, opening.OpenSums
-    assert list(map(repr, other.asked(*asked))) == list(map(repr, noised.asked(*asked)))
-    sums = sorted({number for _, number in noised.words} - {1})  # the second is of names
-    changed = []
-    for number in sums:
-        words = sum(noised.words[silo, number] - other.words[silo, number] for silo in group)
-        changed.append(words >> (noised.unused_bits if number > 2 else 0))
-    blocks = list(noised.sums())
-    bounds = np.cumsum([len(block.noise["bank"]) for block in blocks])[:-1]
-    for block, cells in zip(blocks, np.split(np.concatenate(changed), bounds), strict=True):
-        assert int(cells.sum()) == int(np.abs(cells).sum()) == block.event.times, block.event.what
-    for number in sums[:2]:  # counts of the other group, which are no shares
-        assert all(np.array_equal(noised.words[s, number], other.words[s, number]) for s in federation.groups[0])
+    check_sensitivity(play, group, small)
+    assert len(play.asked(opening.OpenSums)) == (2 if kind == "mst" else 4)
 
 
 def test_all_silos_list_all_that_a_row_counts_in(noised: RowsPlay) -> None:

@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.algorithms.rows_play import BEYOND_A_TREE, CAUGHT, DP, EVERYWHERE, RowsPlay, check_noise, with_small_sketches
+from tests.algorithms.rows_play import (
+    AT_EPSILONS,
+    BEYOND_A_TREE,
+    CAUGHT,
+    DP,
+    EVERYWHERE,
+    RowsPlay,
+    check_noise,
+    check_sensitivity,
+    with_small_sketches,
+)
 from tests.contracts.settings import BOUNDS, frame
 
 import silosynth as ss
@@ -81,20 +91,14 @@ def test_weaker_mechanisms_are_caught_beyond_a_tree(mutated: Any, small: pytest.
         check_noise(extended(small))
 
 
-def test_neighbours_change_what_opens_by_its_sensitivity(noised: RowsPlay, small: pytest.MonkeyPatch) -> None:
-    """One row less in one silo, with the same noise: each block of cells changes by one in as many as are charged."""
-    federation = noised.federation
-    fewer = {**federation.tables, "silo1": federation.tables["silo1"].take(torch.arange(29))}
-    other = RowsPlay(replace(federation, tables=fewer), {"dp": DP}).drive(small)
-    assert [repr(ask) for ask in other.asked(marginals.SumCells, marginals.SumBins, opening.OpenSums)] == [
-        repr(ask) for ask in noised.asked(marginals.SumCells, marginals.SumBins, opening.OpenSums)
-    ]
-    bounds = [len(block.noise["silo1"]) for block in noised.sums()]
-    times = [block.event.times for block in noised.sums()]
-    changed = [noised.words[key] - other.words[key] for key in noised.words if key[0] == "silo1" and key[1] != 1]
-    blocks = np.split(np.concatenate(changed), np.cumsum(bounds)[:-1])
-    assert [int(block.sum()) for block in blocks] == times and [int(np.abs(block).sum()) for block in blocks] == times
-    assert all(np.array_equal(noised.words[key], other.words[key]) for key in noised.words if key[0] == "silo0")
+@pytest.mark.parametrize(("kind", "epsilon"), AT_EPSILONS)
+def test_neighbours_change_what_opens_by_its_sensitivity(kind: str, epsilon: float, small: pytest.MonkeyPatch) -> None:
+    """One row less in one silo, with the same noise; of AIM further tables as well, in two rounds."""
+    data = pd.concat([frame()] * (1 if kind == "mst" else 40), ignore_index=True)
+    options = {"dp": DP | {"epsilon": epsilon}} | ({} if kind == "mst" else {"tables": 2.0, "rounds": 2})
+    play = RowsPlay(divided(data), options, kind=kind)
+    check_sensitivity(play, ["silo1"], small)
+    assert len(play.asked(opening.OpenSums)) == (2 if kind == "mst" else 4)
 
 
 def test_each_silo_has_a_part_of_the_noise() -> None:
