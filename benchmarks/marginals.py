@@ -19,6 +19,7 @@ trainings are kept; the page has means over the seeds, and as "± AUC" half of t
 the law of Gaussian noise allows, where the name ends so ("central aim, exactly"). Rows are drawn from their models as
 from those of silos. "wgan-gp" has all columns in one place, too. SiloFuse and the GANs have their presets for ``dp``:
 "balanced" of SiloFuse and VT-GAN, "private" of the others; or "fast", where the name ends so ("vflgan, fast").
+Bounds are declared, or noised ("aim, noised bounds").
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from silosynth.simulation.federation import Federation, in_order
 
 DELTA = 1e-5
 SETTING = ("table", "algorithm", "silos", "epsilon")
-MECHANISMS, EXACTLY = {"mst": mst, "aim": aim}, ", exactly"
+MECHANISMS, EXACTLY, NOISED = {"mst": mst, "aim": aim}, ", exactly", ", noised bounds"
 RIVALS: dict[str, tuple[str, str, dict[str, Any]]] = {  # algorithm, preset, options
     "silofuse upload": ("silofuse", "balanced", {"dp_mode": "upload"}),
     "silofuse release": ("silofuse", "balanced", {"dp_mode": "release"}),
@@ -111,9 +112,13 @@ def run(
     """Train, sample as many rows as in training, compare. An epsilon of 0: no noise."""
     frame, about = datasets.load(table, return_info=True)
     train, holdout = tables.thirds(frame[tables.modelled(table).columns])
-    federation = ss.simulate(train, in_order(list(train.columns), silos), schema=bounds(table, train))
-    dp = {"dp": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
-    name, central = algorithm.removeprefix("central ").removesuffix(EXACTLY), algorithm.startswith("central ")
+    noised = algorithm.endswith(NOISED)
+    schema = bounds(table, train, declared=not noised)
+    federation = ss.simulate(train, in_order(list(train.columns), silos), schema=schema)
+    how = {"epsilon": epsilon, "delta": DELTA} | ({"bounds": "noised"} if noised else {})
+    dp = {"dp": how} if epsilon else {}
+    name = algorithm.removeprefix("central ").removesuffix(EXACTLY).removesuffix(NOISED)
+    central = algorithm.startswith("central ")
     begun = time.process_time()
     with counted() as sizes:
         trained, preset, own = RIVALS.get(name, ("mst" if central else name, "balanced", {}))
@@ -129,18 +134,19 @@ def run(
     taken, synthetic = time.process_time() - begun, model.sample(len(train))
     row = {"table": table, "algorithm": algorithm, "silos": silos, "epsilon": epsilon, "seed": seed}
     row |= figures(train, holdout, synthetic, federation.silos, about.target)
-    made = ss.simulate(synthetic, federation.silos, schema=bounds(table, train))
+    made = ss.simulate(synthetic, federation.silos, schema=schema)
     row["pairs %"] = math.nan if level_NA is None else pair_error(level_NA, levels(model, made), sizes_of(model))
     row |= {"MB": sum(sizes) / 1e6, "processor s": taken, "peak GB": common.peak_gigabytes()}
     return row | results.stamp()
 
 
-def bounds(table: str, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Declared kinds and bounds of all numbers, which flags are not."""
+def bounds(table: str, frame: pd.DataFrame, declared: bool = True) -> dict[str, dict[str, Any]]:
+    """Declared kinds of all numbers, which flags are not, and their bounds."""
     own = BOUNDS[table]
     kinds = {column.name: column.kind for column in schema_of(frame).columns if Kind(column.kind).numeric}
     ends = {name: own[name] if name in own else LIKE[table] for name in kinds}
-    return {name: {"kind": kinds[name], "low": low, "high": high} for name, (low, high) in ends.items()}
+    found = {name: {"kind": kinds[name], "low": low, "high": high} for name, (low, high) in ends.items()}
+    return found if declared else {name: {"kind": kind} for name, kind in kinds.items()}
 
 
 def levels(model: ss.Model, federation: Federation) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 import silosynth as ss
 from silosynth.core.errors import DataError
+from silosynth.privacy.statement import statement
 
 ROWS = 6000
 HALVES = {"north": slice(ROWS // 2), "south": slice(ROWS // 2, None)}
@@ -46,6 +47,7 @@ def test_numbers_lie_where_they_did_though_no_bounds_are_declared(algorithm: str
     with pytest.raises(DataError, match=r"need declared bounds[\s\S]*dp\.bounds = 'noised'"):
         ss.fit(algorithm, federation, "fast", options=dp(epsilon, "declared"), progress=False)
     model = ss.fit(algorithm, federation, "fast", options=dp(epsilon), seed=3, progress=False)
+    assert 0 < statement(model.ledger, assume_secret=True)["release"]["epsilon"] <= epsilon
     drawn, shares = model.sample(ROWS, seed=1), [0.05, 0.5, 0.95]
     for name in ("age", "pay", "day"):
         numbers, made = (

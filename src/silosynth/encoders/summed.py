@@ -166,7 +166,11 @@ def _numeric_cells(column: Column, declared: ColumnSchema) -> Iterator[Cells]:
 
 def _range_share(declared: ColumnSchema) -> float:
     """The share of a column's epsilon that its range takes, if it is not declared."""
-    return ranges.SHARE * (1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0)
+    return ranges.NORMAL_SHARES[0] * _after_grid(declared)
+
+
+def _after_grid(declared: ColumnSchema) -> float:
+    return 1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0
 
 
 def _level_cells(column: Column, declared: ColumnSchema, key: bytes) -> Cells:
@@ -310,8 +314,7 @@ def second_cells(table: Table, schema: Schema, grids: Sequence[Grid], bins: int)
 
 def _left(declared: ColumnSchema) -> float:
     """The share of a column's epsilon that its histogram has, once the grid of instants and the range are found."""
-    grid = 1 - GRIDS if Kind(declared.kind) is Kind.DATETIME else 1.0
-    return grid if bounded(declared) else grid - _range_share(declared)
+    return _after_grid(declared) * (1.0 if bounded(declared) else ranges.NORMAL_SHARES[1])
 
 
 def _edges(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:

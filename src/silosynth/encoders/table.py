@@ -14,7 +14,7 @@ noised counts have already shown.
   where the grid has few; zero and missing values in bins of their own.
 - Bounds are declared: those of the rows would be single rows' values. Values beyond are clamped, which is counted
   (`silosynth.core.schema.beyond_bounds`). Or, with ``dp.bounds = "noised"``, those that nobody has declared come from
-  noised counts, at two fifths of the column's part (`silosynth.encoders.ranges`).
+  noised counts, for two fifths of the column's part (`silosynth.encoders.ranges`).
 
 **Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
 or are text), decimal places, and declared bounds and levels. Kinds and decimals that were inferred from the table
@@ -158,7 +158,7 @@ def coarsest_grid(counts: Tensor, epsilon: float) -> float:
     return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())])
 
 
-_NOISED = "Or set dp.bounds = 'noised': they are then found by noised counts, at two fifths of a column's budget."
+_NOISED = "Or set dp.bounds = 'noised': on large tables noised counts find them, for a part of a column's budget."
 
 
 def check_bounds(held: Sequence[tuple[Table, Schema]], remedy: str = _NOISED) -> None:
@@ -506,8 +506,8 @@ def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, n
         edges = bin_edges(schema, unit, bins_for(rows, epsilon))
         counts = noise.counts(histogram(column, edges), epsilon, what)
         return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
-    share = epsilon * ranges.SHARE
-    cells, epsilon = noise.counts(histogram(column, ranges.EDGES), share, range_), epsilon - share
+    share, epsilon = (epsilon * part for part in (ranges.NORMAL_SHARES if noise.normal else ranges.SHARES))
+    cells = noise.counts(histogram(column, ranges.EDGES), share, range_)
     schema = noised_bounds(schema, cells, rows, _deviation(share), noise.normal)
     edges = bin_edges(schema, unit, bins_for(rows, epsilon))
     counts = noise.counts(histogram(column, ranges.and_beyond(edges)), epsilon, what)
