@@ -200,7 +200,7 @@ def test_a_row_of_a_group_changes_what_opens_by_its_sensitivity(
     group = play.federation.groups[1]
     assert len(group) == 3
     check_sensitivity(play, group, small)
-    assert len(play.asked(opening.OpenSums)) == (2 if kind == "mst" else 4)
+    assert (len(play.asked(opening.OpenSums)) > 2) == (kind == "aim")
 
 
 def test_all_silos_list_all_that_a_row_counts_in(noised: RowsPlay) -> None:

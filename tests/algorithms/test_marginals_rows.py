@@ -98,7 +98,7 @@ def test_neighbours_change_what_opens_by_its_sensitivity(kind: str, epsilon: flo
     options = {"dp": DP | {"epsilon": epsilon}} | ({} if kind == "mst" else {"tables": 2.0, "rounds": 2})
     play = RowsPlay(divided(data), options, kind=kind)
     check_sensitivity(play, ["silo1"], small)
-    assert len(play.asked(opening.OpenSums)) == (2 if kind == "mst" else 4)
+    assert (len(play.asked(opening.OpenSums)) > 2) == (kind == "aim")
 
 
 def test_each_silo_has_a_part_of_the_noise() -> None:

@@ -106,13 +106,15 @@ class Grid(Struct):
     Attributes:
         unit: step of the grid, 0 for none.
         low, high: the range of the histogram.
-        noised: whether noised counts say so: then values beyond it are counted by themselves.
     """
 
     unit: float
     low: float
     high: float
-    noised: bool = False
+
+
+class NoisedGrid(Grid):
+    """The same by noised counts, where no bounds are declared: values beyond are counted by themselves."""
 
 
 def numbers(schema: Schema) -> list[ColumnSchema]:
@@ -319,7 +321,7 @@ def _left(declared: ColumnSchema) -> float:
 
 def _edges(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
     edges = edges_of(declared, grid, bins)
-    return ranges.and_beyond(edges) if grid.noised else edges
+    return ranges.and_beyond(edges) if isinstance(grid, NoisedGrid) else edges
 
 
 def edges_of(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
@@ -374,8 +376,8 @@ class KnownSums:
         elif rest:
             declared = bounds_of(declared, ranges.exact_range(rest[0], self.least))
         assert declared.low is not None and declared.high is not None  # see `first_cells`
-        noised = bool(rest) and deviation > 0
-        return Grid(unit, float(declared.low), float(max(declared.low, declared.high)), noised)
+        kind = NoisedGrid if rest and deviation else Grid
+        return kind(unit, float(declared.low), float(max(declared.low, declared.high)))
 
     def of_public(self, name: str, counts: Tensor) -> tuple[coding.Encoder, Tensor]:
         """The encoder of a column of booleans, or of declared levels, and the share of each of its levels."""
@@ -400,7 +402,7 @@ class KnownSums:
         declared, column = self.schema[name], blank(self.schema[name], name in self.whole)
         ranged = replace(declared, low=grid.low, high=grid.high)
         edges, deviation = edges_of(declared, grid, bins), self.deviation_of(name) / _left(declared)
-        if grid.noised:
+        if isinstance(grid, NoisedGrid):
             counts = within_bounds(ranged, counts, self.rows, deviation)
         made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, deviation)
         encoder = fit(made, declared, config, rng)
