@@ -351,6 +351,48 @@ def test_what_the_page_of_marginals_says_of_private_gans_is_what_is_on_record() 
     assert shown == sum(algorithm.endswith(", fast") for _, algorithm, _ in theirs)
 
 
+def test_what_the_page_of_marginals_says_of_private_pgm_is_what_is_on_record() -> None:
+    ours, theirs, shown = kept_marginals("marginals_beside_central"), kept_marginals("marginals_by_mbi"), 0
+    for table, epsilon, (aim, *cells) in lines_of_marginals("| table | epsilon | `aim` | AIM by `mbi`"):
+        first = ours[table, "aim", epsilon][0]["pairs %"]
+        same_figures([aim], [first])
+        for cell, record, name in zip(cells, (theirs, ours) * 2, ("aim", "aim", "mst", "mst"), strict=True):
+            (row, *_) = record.get((table, f"central {name}", epsilon), [None])
+            assert bool(cell) == (row is not None)
+            if row is not None:
+                assert row["seed"] == 0
+                same_figures([cell], [row["pairs %"]])
+                assert record is ours or first <= (1.1 if name == "aim" else 1.0) * row["pairs %"]
+                shown += record is theirs
+    assert shown == len(theirs)
+
+
+def test_what_the_page_of_marginals_says_of_noised_bounds_is_what_is_on_record() -> None:
+    ours, theirs, shown = kept_marginals("marginals_beside_central"), kept_marginals("marginals_noised_bounds"), 0
+    for table, epsilon, cells in lines_of_marginals("| table | epsilon | shape %: declared"):
+        rows = ours[table, "aim", epsilon][0], theirs[table, "aim, noised bounds", epsilon][0]
+        same_figures(cells, [row[name] for name in ("shape %", "trend %", "AUC") for row in rows])
+        shown += 1
+    assert shown == len(theirs)
+
+
+def test_what_the_page_of_marginals_says_of_other_rows_is_what_is_on_record() -> None:
+    kept, page = ROOT / "benchmarks/results/marginals_rows.json", ROOT / "docs/algorithms/marginals.md"
+    record = {
+        (row["silos"], row["epsilon"]): row
+        for row in json.loads(kept.read_text())["rows"]
+        if row["rows"] in ("pooled", "even")
+    }
+    lines = page.read_text(encoding="utf-8").split("| silos | epsilon | shape % | trend %")[1].split("\n\n")[0]
+    for line in lines.splitlines()[2:]:
+        silos, epsilon, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        row = record.pop((1 if silos == "pooled" else int(silos), float(epsilon)))
+        figures = [row["shape %"], row["trend %"], row["AUC"], row["MB"]]
+        told = [cell.replace(".", "0.", 1) if cell[:1] == "." else cell for cell in cells if cell]
+        same_figures(told, figures[: len(told)])
+    assert not record
+
+
 def test_shown_text_is_compared_with_what_is_printed() -> None:
     shown = "9 rows\nfirst 2.00 of 2,000\nnoise\nsecond 0.500"
     alike("9 rows\n…\nsecond 0.520", shown)
