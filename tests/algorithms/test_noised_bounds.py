@@ -63,5 +63,7 @@ def test_numbers_lie_where_they_did_though_no_bounds_are_declared(algorithm: str
 @pytest.mark.parametrize("way", WAYS)
 def test_a_table_on_which_noise_hides_them_is_refused(way: str) -> None:
     federation = ss.simulate(people(), **WAYS[way])
-    with pytest.raises(DataError, match=r"no declared bounds, and noise hides where its values lie[\s\S]*Declare"):
+    with pytest.raises(
+        DataError, match=r"an end that is not declared, and noise hides where its values lie[\s\S]*Declare"
+    ):
         ss.fit("mst", federation, "fast", options=dp(0.05), progress=False)

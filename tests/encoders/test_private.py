@@ -330,7 +330,7 @@ def test_numbers_stay_near_what_they_were_at_a_thousand_rows(bounds: Any, epsilo
         try:
             encoders, _, _ = learned(table, schema, EncoderConfig(), epsilon, 1e-6, noise(seed), bounds=bounds)
         except DataError as error:
-            refused += "no declared bounds, and noise hides where its values lie" in str(error)
+            refused += "an end that is not declared, and noise hides where its values lie" in str(error)
             continue
         back = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))
         for name, real in (("visits", visits), ("gain", gain)):
@@ -339,3 +339,50 @@ def test_numbers_stay_near_what_they_were_at_a_thousand_rows(bounds: Any, epsilo
             assert abs(np.median(made) - np.median(real)) <= 10
         assert float((back["gain"].values > 1).double().mean()) > 0.02
     assert (refused > 0) == (bounds == "noised" and epsilon == 1)
+
+
+def made_of(values: np.ndarray, epsilon: float, seed: int, **declared: Any) -> np.ndarray | None:
+    """Values that come back under noised bounds; None where they are refused."""
+    table, schema = held(pd.DataFrame({"x": values}), {"x": declared} if declared else None)
+    try:
+        encoders, _, _ = learned(table, schema, EncoderConfig(), epsilon, 1e-6, noise(seed), bounds="noised")
+    except DataError as error:
+        assert "noise hides where its values lie" in str(error)  # noqa: PT017
+        return None
+    made: np.ndarray = decode_table(*encode_table(table, encoders, rng(1)), encoders, rng(2))["x"].values.numpy()
+    return made
+
+
+FAR = {
+    "years": rng(5).integers(2010, 2021, 20_000),
+    "readings": np.round(1e6 + rng(5).normal(170, 80, 20_000), 1),
+    "heights": rng(5).normal(170, 8, 20_000),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_numbers_far_from_zero_keep_their_spread_where_bounds_are_noised(name: str) -> None:
+    made = made_of(FAR[name], 2.0, 0)
+    assert made is not None
+    assert made.mean() == pytest.approx(FAR[name].mean(), abs=0.1 * FAR[name].std())
+    assert made.std() == pytest.approx(FAR[name].std(), rel=0.1)
+
+
+@pytest.mark.parametrize(("rows", "share", "epsilon"), [(300, 0.1, 0.5), (1000, 0.08, 0.3), (1000, 0.04, 1.0)])
+def test_few_values_among_zeros_are_not_lost_without_a_word(rows: int, share: float, epsilon: float) -> None:
+    source, lost = rng(4), 0
+    values = np.where(np.arange(rows) < share * rows, source.integers(100, 99_999, rows), 0)
+    for seed in range(30):
+        made = made_of(values, epsilon, seed)
+        lost += made is not None and not (made > 1).any()
+    assert lost <= 3, "noise hides all of them with a probability of some per cent"
+
+
+@pytest.mark.parametrize("declared", [{"high": 100}, {"low": 40}, {"low": 0}])
+def test_values_beyond_the_end_that_is_declared_are_clamped(declared: dict[str, float]) -> None:
+    values = rng(6).exponential(60, 20_000).round(2).clip(None, 300)
+    made = made_of(values, 5.0, 0, **declared)
+    assert made is not None
+    low, high = declared.get("low", 0), declared.get("high", 1000)
+    assert made.min() >= low and made.max() <= high
+    assert np.mean(made) == pytest.approx(np.mean(values.clip(low, high)), rel=0.05)

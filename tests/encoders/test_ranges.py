@@ -89,15 +89,38 @@ def test_an_octave_is_clear_though_none_of_its_cells_is() -> None:
     assert found(values[:-30], 4.0) == found(np.zeros(2000), 4.0)
 
 
-@pytest.mark.parametrize(("low", "high", "beyond"), [(0.0, 4.0, 5), (1.0, 4.0, 25), (-2.0, 9.0, 0), (0.0, 2.0, 35)])
-def test_values_beyond_a_range_are_counted_by_themselves(low: float, high: float, beyond: int) -> None:
+ENDS = (True, True)
+
+
+@pytest.mark.parametrize(("low", "high", "found", "beyond"), [
+    (0.0, 4.0, ENDS, 5), (1.0, 4.0, ENDS, 25), (-2.0, 9.0, ENDS, 0), (0.0, 2.0, ENDS, 35),
+    (0.0, 2.0, (True, False), 0), (1.0, 4.0, (False, True), 5),
+])  # fmt: skip
+def test_values_beyond_a_range_are_counted_by_themselves(
+    low: float, high: float, found: tuple[bool, bool], beyond: int
+) -> None:
     values = np.repeat([0.0, 1.0, 2.5, 5.0], [20, 30, 30, 5])
     edges = torch.linspace(low, high, 9, dtype=torch.float64)
     column = Column("x", "float64", torch.from_numpy(values), torch.zeros(85, dtype=torch.bool))
     counts, plain = histogram(column, ranges.and_beyond(edges)), histogram(column, edges)
-    inner = ranges.within(counts, low, high, 1000, 10.0)
-    assert inner is not None and torch.equal(inner, plain)
-    assert (ranges.within(counts, low, high, 85, 0.0) is None) == (beyond > 0.05 * 85)
+    inner = ranges.within(counts, (low, high), found, 1000, 1.0)
+    if beyond < 33:  # half of those that are not zero
+        assert inner is not None and torch.equal(inner, plain)
+    assert (ranges.within(counts, (low, high), found, 85, 0.0) is None) == (beyond > 0.1 * 85)
+    assert ranges.within(counts, (low, high), found, 85, 10.0) is None, "too much noise to say"
+
+
+def test_bins_are_put_together_where_values_clearly_are() -> None:
+    edges = torch.linspace(1536, 2560, 1025, dtype=torch.float64)
+    years = np.repeat(np.arange(2010.0, 2021.0), 100)
+    counts = histogram(Column("x", "float64", torch.from_numpy(years), torch.zeros(1100, dtype=torch.bool)), edges)
+    narrow, held, deviation = ranges.narrowed(edges, counts, 50, 10.0, True)
+    assert (float(narrow[0]), float(narrow[-1])) == (2009, 2022) and deviation == 10
+    assert held.tolist() == [0, *[100] * 11, 0, 0, 0]
+    narrow, held, deviation = ranges.narrowed(edges, counts, 5, 10.0, True)
+    assert narrow.tolist() == [2009, 2012, 2015, 2018, 2021, 2024] and held.tolist() == [200, 300, 300, 300, 0, 0, 0]
+    assert deviation == pytest.approx(10 * math.sqrt(3))
+    assert ranges.narrowed(edges, counts, 2000, 10.0, True)[1] is counts
 
 
 def test_an_exact_range_ends_where_enough_rows_lie() -> None:

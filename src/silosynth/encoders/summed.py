@@ -58,6 +58,9 @@ from silosynth.encoders.table import (
     category_encoder,
     coarsest_grid,
     column_of_bins,
+    column_within,
+    counted_share,
+    edges_within,
     histogram,
     level_counts,
     missed_grids,
@@ -65,7 +68,6 @@ from silosynth.encoders.table import (
     public_encoder,
     public_levels,
     shares_of,
-    within_bounds,
 )  # fmt: skip
 
 TABLES, BUCKETS = 5, 4096
@@ -316,7 +318,7 @@ def second_cells(table: Table, schema: Schema, grids: Sequence[Grid], bins: int)
 
 def _left(declared: ColumnSchema) -> float:
     """The share of a column's epsilon that its histogram has, once the grid of instants and the range are found."""
-    return _after_grid(declared) * (1.0 if bounded(declared) else ranges.NORMAL_SHARES[1])
+    return _after_grid(declared) * counted_share(declared)
 
 
 def _edges(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
@@ -326,7 +328,8 @@ def _edges(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
 
 def edges_of(declared: ColumnSchema, grid: Grid, bins: int) -> Tensor:
     """Edges (B + 1) of a histogram's bins."""
-    return bin_edges(replace(declared, low=grid.low, high=grid.high), grid.unit, bins)
+    ranged = replace(declared, low=grid.low, high=grid.high)
+    return (edges_within if isinstance(grid, NoisedGrid) else bin_edges)(ranged, grid.unit, bins)
 
 
 # Encoders.
@@ -357,6 +360,10 @@ class KnownSums:
     def deviation_of(self, name: str) -> float:
         """Of the noise on a column's counts."""
         return self.deviations.get(name, self.deviation)
+
+    def counted_deviation(self, name: str) -> float:
+        """Of the noise on what its encoder is made of, where that comes after a search for bounds."""
+        return self.deviation_of(name) / counted_share(self.schema[name])
 
     @property
     def bins(self) -> int:
@@ -401,10 +408,12 @@ class KnownSums:
         """The same of a column of numbers or instants."""
         declared, column = self.schema[name], blank(self.schema[name], name in self.whole)
         ranged = replace(declared, low=grid.low, high=grid.high)
-        edges, deviation = edges_of(declared, grid, bins), self.deviation_of(name) / _left(declared)
+        edges, deviation = edges_of(declared, grid, bins), self.deviation_of(name)
         if isinstance(grid, NoisedGrid):
-            counts = within_bounds(ranged, counts, self.rows, deviation)
-        made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, deviation)
+            known = counts, self.rows, deviation / _left(declared)
+            made = column_within(column, declared, ranged, edges, grid.unit, known, bins)
+        else:
+            made = column_of_bins(column, ranged, edges, grid.unit, counts, self.rows, deviation)
         encoder = fit(made, declared, config, rng)
         levels = encoder.encode(made, rng).levels
         return encoder, shares_of(torch.ones(1) if levels is None else torch.bincount(levels, minlength=encoder.width))

@@ -158,7 +158,7 @@ def coarsest_grid(counts: Tensor, epsilon: float) -> float:
     return float(units[int(clear[-1]) if len(clear) else int(counts.argmax())])
 
 
-_NOISED = "Or set dp.bounds = 'noised': on large tables noised counts find them, for a part of a column's budget."
+_NOISED = "Or set dp.bounds = 'noised': noised counts find them, if the table is large, for a part of the budget."
 
 
 def check_bounds(held: Sequence[tuple[Table, Schema]], remedy: str = _NOISED) -> None:
@@ -508,11 +508,12 @@ def _stand_in(column: Column, schema: ColumnSchema, epsilon: float, rows: int, n
         return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
     share, epsilon = (epsilon * part for part in (ranges.NORMAL_SHARES if noise.normal else ranges.SHARES))
     cells = noise.counts(histogram(column, ranges.EDGES), share, range_)
-    schema = noised_bounds(schema, cells, rows, _deviation(share), noise.normal)
-    edges = bin_edges(schema, unit, bins_for(rows, epsilon))
+    ranged = noised_bounds(schema, cells, rows, _deviation(share), noise.normal)
+    bins = bins_for(rows, epsilon)
+    edges = edges_within(ranged, unit, bins)
     counts = noise.counts(histogram(column, ranges.and_beyond(edges)), epsilon, what)
-    counts = within_bounds(schema, counts, rows, _deviation(epsilon))
-    return column_of_bins(column, schema, edges, unit, counts, rows, _deviation(epsilon))
+    known = counts, rows, _deviation(epsilon)
+    return column_within(column, schema, ranged, edges, unit, known, bins, noise.normal)
 
 
 def noised_bounds(
@@ -528,21 +529,48 @@ def noised_bounds(
     return bounds_of(schema, found)
 
 
-def within_bounds(schema: ColumnSchema, counts: Tensor, rows: int, deviation: float) -> Tensor:
-    """Noised counts between the bounds that `noised_bounds` has found, by those with what lies beyond.
+def edges_within(ranged: ColumnSchema, unit: float, bins: int) -> Tensor:
+    """`bin_edges` between bounds that `noised_bounds` has found."""
+    assert ranged.low is not None and ranged.high is not None
+    return bin_edges(ranged, unit, ranges.bins_between(ranged.low, ranged.high, bins))
+
+
+def column_within(
+    column: Column, schema: ColumnSchema, ranged: ColumnSchema, edges: Tensor, unit: float,
+    known: tuple[Tensor, int, float], bins: int, normal: bool = True,
+) -> Column:  # fmt: skip
+    """`column_of_bins` by noised counts between bounds that `noised_bounds` has found, and beyond.
+
+    Args:
+        column, schema: as they are.
+        ranged: the schema with these bounds.
+        edges, unit: of `edges_within`.
+        known: the counts, the noised number of rows, and the deviation of the noise.
+        bins: at most.
+        normal: whether noise is Gaussian.
 
     Raises:
-        DataError: too many values do.
+        DataError: too many values may be beyond.
     """
-    assert schema.low is not None and schema.high is not None
-    if (found := ranges.within(counts, schema.low, schema.high, rows, deviation)) is None:
+    counts, rows, deviation = known
+    assert ranged.low is not None and ranged.high is not None
+    (low, high), ends = _bounds(ranged, unit), (ranged.low, ranged.high)
+    inner = ranges.within(counts, ends, (schema.low is None, schema.high is None), rows, deviation)
+    if inner is None:
         raise _hidden(schema, rows, deviation)
-    return found
+    edges, inner, deviation = ranges.narrowed(edges, inner, bins, deviation, normal)
+    ranged = replace(ranged, low=max(low, float(edges[0])), high=min(high, float(edges[-1])))
+    return column_of_bins(column, ranged, edges, unit, inner, rows, deviation)
+
+
+def counted_share(declared: ColumnSchema) -> float:
+    """The share of a column's epsilon that its counts have where Gaussian noise finds its bounds, if not declared."""
+    return ranges.NORMAL_SHARES[1] if Kind(declared.kind).numeric and not bounded(declared) else 1.0
 
 
 def _hidden(schema: ColumnSchema, rows: int, deviation: float) -> DataError:
     return DataError(
-        f"Column {schema.name!r} has no declared bounds, and noise hides where its values lie",
+        f"Column {schema.name!r} has an end that is not declared, and noise hides where its values lie",
         f"{rows} rows, noise of deviation {deviation:.3g}",
         "Declare its bounds, raise dp.epsilon or dp.encoders, or leave it out.",
     )

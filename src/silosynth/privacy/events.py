@@ -180,6 +180,8 @@ class Target(Struct):
                 self.delta,
                 'Such as dp = {"epsilon": 10, "delta": 1e-5}; well below one over the number of rows.',
             )
+        if not self.private and self.bounds == "noised":
+            raise ConfigError("Bounds are noised under differential privacy", "no epsilon", "Leave dp.bounds out.")
         if not self.private and self.delta != 0:
             raise ConfigError("A delta needs a finite epsilon", self.delta, "Give dp.epsilon, or leave dp.delta out.")
         if self.noise:

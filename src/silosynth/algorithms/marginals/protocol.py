@@ -760,7 +760,7 @@ def _make_rows(roster: Roster, config: MarginalsConfig, streams: Streams, state:
         "levels": [attribute.size for attribute in attributes],
         "groups": [list(attribute.group_ends) for attribute in attributes],
         "margins": [attribute.margin_L for _, attribute in noised],
-        "variances": [networks.level_variance(known.deviation_of(one[0].name) ** 2, *one) for one in noised],
+        "variances": [networks.level_variance(known.counted_deviation(one[0].name) ** 2, *one) for one in noised],
         "encoders": stored(encoders),
         "attributes": [to_state(attribute) for attribute in attributes],
     }

@@ -26,7 +26,7 @@ from silosynth.counting import joint, opening, protocol as counting
 from silosynth.counting.plan import CountRequest, padded
 from silosynth.counting.silo import TableCounter
 from silosynth.encoders import attributes as cells, possible, summed
-from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, named_columns
+from silosynth.encoders.table import ColumnParty, Learnt, check_bounds, counted_share, named_columns
 from silosynth.privacy import masker
 from silosynth.privacy.agreement import ASKS, Agreements, Confirmations, Group, OfferShares, RelayedShares, is_new
 from silosynth.privacy.events import Event
@@ -134,7 +134,8 @@ class MarginalsSilo(ColumnParty):
             return marginals.AttributesMade(*made)
         self.counter.events = list(plan.events)  # of all silos: what opens is to be afforded with them
         margins = tuple(attribute.margin_L for attribute in self.attributes)
-        each = zip(own, self.columns.encoders, self.attributes, strict=True)
+        counted = [half / counted_share(columns.schema[name]) ** 2 for half, name in zip(own, names, strict=True)]
+        each = zip(counted, columns.encoders, self.attributes, strict=True)
         variances = tuple(networks.level_variance(*one) for one in each)
         return marginals.NoisedAttributesMade(*made, margins, variances, tuple(self.events))
 
