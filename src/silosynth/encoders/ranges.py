@@ -36,6 +36,7 @@ _BY_CHANCE = 1e-4  # probability at most that noise alone makes any cell clear: 
 _WITHIN = 4, 16, 64  # bins of a fine histogram
 _FINE = 1024  # its bins
 _MOST_BEYOND = 0.1  # of all rows, a deviation of the noise on their number included
+_LONE = 0.01  # the same, where nothing but zero is clear
 _DEVIATIONS = 1.5  # of the noise on their number
 
 
@@ -97,7 +98,7 @@ def within(
     """Noised counts (B + 2) of those (B + 4) by `and_beyond`: values beyond count in the last bins on either side.
 
     None if more than `_MOST_BEYOND` of the rows may be beyond; or clearly most of those are that hold neither zero nor
-    nothing, or any where the range holds nothing but zero.
+    nothing; or, where nothing but zero is clear, more than `_LONE` of all.
 
     Args:
         counts: with those of zeros and of missing values.
@@ -111,7 +112,7 @@ def within(
     beyond += zeros * ((found[0] and ends[0] > 0) or (found[1] and ends[1] < 0))
     chance = math.sqrt(3) * deviation
     alone = max(-ends[0], ends[1]) <= EDGES[_ZERO + 2]  # but for zero nothing is clear
-    most = 0.0 if alone else (rows - zeros - absent) / 2
+    most = _LONE * rows if alone else (rows - zeros - absent) / 2
     if beyond + chance > _MOST_BEYOND * rows or beyond > most + _DEVIATIONS * chance:
         return None
     inner = torch.cat([counts[1:-3], counts[-2:]])
