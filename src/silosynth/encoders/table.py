@@ -14,7 +14,7 @@ noised counts have already shown.
   where the grid has few; zero and missing values in bins of their own.
 - Bounds are declared: those of the rows would be single rows' values. Values beyond are clamped, which is counted
   (`silosynth.core.schema.beyond_bounds`). Or, with ``dp.bounds = "noised"``, those that nobody has declared come from
-  noised counts, for two fifths of the column's part (`silosynth.encoders.ranges`).
+  noised counts, for a share of the column's part (`silosynth.encoders.ranges`).
 
 **Taken as public**, so never learned from rows: column names, kinds, dtypes (which say whether values can be missing,
 or are text), decimal places, and declared bounds and levels. Kinds and decimals that were inferred from the table
