@@ -103,8 +103,8 @@ READINGS: Mapping[str, tuple[str, str, str]] = {  # paper -> kept rows of ours, 
     "gdts": (
         "`gan` balanced, with five critic steps, rows judged one by one and levels raked; and diffusion, which has no "
         "GAN",
-        "`gan` paper, on 4 000 rows for 40 epochs (table I) and 30 (table II); the published 40 000 rows and 500 epochs "
-        "take about 2.7 hours; GDTS_MD, an hour, is kept to its published end (Adult, one seed)",
+        "`gan` paper, on 4 000 rows for 40 epochs (table I) and 30 (table II); the published 40 000 rows and 500 "
+        "epochs take about 2.7 hours; GDTS_MD, an hour, is kept to its published end (Adult, one seed)",
         "in tables beside ours; curves are drawings",
     ),
     "tabvfl": (
