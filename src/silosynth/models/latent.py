@@ -270,6 +270,12 @@ class _Block(nn.Module):
         return h_BW + change
 
 
+def wide(network: nn.Module) -> list[Tensor]:
+    """The weights that most of the computing of gated blocks is with."""
+    blocks = [block for block in network.modules() if isinstance(block, _Block)]
+    return [layer.weight for block in blocks for layer in (block.first, block.second)]
+
+
 class PlainMLP(nn.Module):
     """The paper's denoiser: ``layers`` linear layers with GELU and dropout; the time's embedding is added once."""
 
@@ -311,11 +317,12 @@ class LatentConfig(Struct):
     width: Size[int] = 256  # of the denoiser's hidden layers
     depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
-    steps: Positive[int] = 8000  # iterations, at most
-    steps_per_rows: Positive[float] = 3.3  # with ``fit_to_rows``: iterations per (number of rows)^0.75
+    steps: Positive[int] = 4800  # iterations, at most
+    steps_per_rows: Positive[float] = 2.0  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
     rate: Positive[float] = 2.5e-3
+    wide_rate: NonNegative[float] = 0.02  # of the blocks' weights, by Shampoo; 0: by AdamW, as all others
     decay: NonNegative[float] = 1e-3  # weight decay
     average: NonNegative[float] = 0.12  # length of the weights' moving average as a share of all steps; 0 for none
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
@@ -364,7 +371,8 @@ class LatentGenerator:
         self.mean, self.scale = torch.zeros(latents, device=device), torch.ones(latents, device=device)
         self.learner = Learner(
             self.network, rate=config.rate, steps=config.steps, schedule=config.schedule, decay=config.decay,
-            clip=config.clip, average=config.average,
+            clip=config.clip, average=config.average, wide=wide(self.network) if config.wide_rate else (),
+            wide_rate=config.wide_rate,
         )  # fmt: skip
         self.gaussian = gaussian_path(config.diffusion_steps, config.variances, config.target)
         self.arithmetic = torch.bfloat16 if _bfloat16(config.precision, device) else torch.float32

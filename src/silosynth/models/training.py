@@ -21,6 +21,7 @@ from torch.optim import Adam, AdamW
 from torch.overrides import TorchFunctionMode
 
 from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.models.shampoo import Shampoo
 
 M = TypeVar("M", bound=nn.Module)
 N = TypeVar("N", bound=nn.Module)
@@ -130,18 +131,20 @@ class Trainee(Generic[N]):
         network: what is trained, on the device where it is trained.
         rate, betas, decay: learning rate, decay rates of both moments, and weight decay.
         kind: Adam, as GANs are trained, or AdamW.
+        others: weights of the network that something else trains.
     """
 
     def __init__(
         self, network: N, *, rate: float, betas: tuple[float, float], decay: float,
-        kind: type[Adam | AdamW] = Adam,
+        kind: type[Adam | AdamW] = Adam, others: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         self.network = network
-        self.optimizer = kind(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+        mine = [weight for weight in network.parameters() if not any(weight is other for other in others)]
+        self.optimizer = kind(mine, lr=rate, betas=betas, weight_decay=decay, fused=True)
 
     def clear(self) -> None:
         """Forget gradients."""
-        self.optimizer.zero_grad()
+        self.network.zero_grad()
 
     def step(self) -> None:
         """One step against the gathered gradients."""
@@ -189,6 +192,7 @@ class Learner(Trainee[nn.Module]):
         decay: weight decay.
         clip: gradients are scaled down to this norm; 0 for never.
         average: length of the moving average as a share of all steps; 0 for none (it then equals the weights).
+        wide: weights, matrices, that are trained by `Shampoo` in place of AdamW, at the peak rate ``wide_rate``.
     """
 
     def __init__(
@@ -201,8 +205,11 @@ class Learner(Trainee[nn.Module]):
         decay: float = 0.0,
         clip: float = 0.0,
         average: float = 0.0,
+        wide: Sequence[Tensor] = (),
+        wide_rate: float = 0.0,
     ) -> None:
-        super().__init__(network, rate=rate, betas=(0.9, 0.99), decay=decay, kind=AdamW)
+        super().__init__(network, rate=rate, betas=(0.9, 0.99), decay=decay, kind=AdamW, others=wide)
+        self.shampoo, self.wide_rate = Shampoo(wide, decay), wide_rate
         self.rate, self.steps, self.schedule = rate, steps, schedule
         self.clip, self.remember = clip or math.inf, 1 - 1 / max(1.0, average * steps)
         self.weights, self.buffers = list(network.parameters()), list(network.buffers())
@@ -212,11 +219,13 @@ class Learner(Trainee[nn.Module]):
 
     def step(self) -> None:
         """One step against the gathered gradients."""
+        share = _one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * (_one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0)
+            group["lr"] = self.rate * share
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()
+        self.shampoo.step(self.wide_rate * share)
         self.done += 1
         decay = min(self.remember, self.done / (self.done + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
@@ -255,6 +264,7 @@ class Learner(Trainee[nn.Module]):
             "best_buffers": list(self.best_buffers),
             "best": self.best,
             "step": self.done,
+            "shampoo": self.shampoo.state() if training else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -264,6 +274,8 @@ class Learner(Trainee[nn.Module]):
         for name in ("smooth", "best_weights", "best_buffers"):
             setattr(self, name, [tensor.to(device) for tensor in state[name]])
         self.best, self.done = state["best"], state["step"]
+        if state["shampoo"] is not None:
+            self.shampoo.restore(state["shampoo"])
 
 
 def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Positive, Size, Struct
 from silosynth.encoders.column import EncoderConfig
 from silosynth.encoders.normalised import ModeConfig
-from silosynth.models import ctgan, latent, latent_table
+from silosynth.models import ctgan, latent_table
 
 
 class GANOptions(ctgan.CTGANConfig):
@@ -89,7 +90,8 @@ _PAPER = GDTSConfig(
 
 def _shallow(coder: int, flow: int) -> DiffusionOptions:
     """Networks of fewer blocks than "best" has, which silos train in minutes on one core."""
-    return DiffusionOptions(steps=coder, latent=latent.LatentConfig(held_out=0.0, depth=4, steps=flow))
+    usual = DiffusionOptions()
+    return replace(usual, steps=coder, latent=replace(usual.latent, depth=4, steps=flow))
 
 
 PRESETS: Mapping[str, GDTSConfig] = {

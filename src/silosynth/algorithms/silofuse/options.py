@@ -111,7 +111,7 @@ class SiloFuseConfig(Struct):
             return self.latent
         training = self.dp_training
         return replace(
-            self.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, width=training.width,
+            self.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, wide_rate=0.0, width=training.width,
             depth=training.depth, steps=training.latent_steps, rate=training.rate,
         )  # fmt: skip
 
@@ -131,12 +131,12 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         divide=True,
     ),
     "fast": SiloFuseConfig(
-        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(depth=4, steps=1500, sample_steps=8)
+        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(depth=4, steps=1300, sample_steps=8)
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
         coder=CoderConfig(steps=1500, rate=4e-3),
-        latent=LatentConfig(width=384, steps=16_000, steps_per_rows=6.6, sample_steps=15),
+        latent=LatentConfig(width=384, steps=9600, steps_per_rows=4.0, sample_steps=15),
     ),
 }  # fmt: skip
 
@@ -153,7 +153,7 @@ def _end_to_end(config: SiloFuseConfig, width: int, depth: int, steps: int) -> S
     sample_steps = 5 * sample_steps // 3 if config.latent.path == "flow" else sample_steps  # eq. (1) needs more
     latent = replace(
         config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3,
-        width=width, depth=depth, steps=steps, sample_steps=sample_steps,
+        width=width, depth=depth, steps=steps, sample_steps=sample_steps, wide_rate=0.0,
     )  # fmt: skip
     return replace(config, coder=coder, latent=latent)
 

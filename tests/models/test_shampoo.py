@@ -1,0 +1,113 @@
+"""Steps by Shampoo's left factor: against its formula in NumPy, and what sets them apart from AdamW's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from silosynth.core.streams import Streams
+from silosynth.models.latent import GatedMLP, wide
+from silosynth.models.shampoo import Shampoo
+from silosynth.models.training import Learner, build
+
+STEPS = 120  # roots are renewed at every fourth step of the first fifty, and at steps 50 and 100
+
+
+def gradients(shape: tuple[int, int], seed: int, steps: int = STEPS) -> torch.Tensor:
+    """Of every step (T, n, m), in which some directions are much more common than others."""
+    draw = torch.Generator().manual_seed(seed)
+    common = torch.randn(shape[0], shape[0], generator=draw, dtype=torch.float64).tril()
+    return common @ torch.randn(steps, *shape, generator=draw, dtype=torch.float64)
+
+
+def trained(start: torch.Tensor, given_T: torch.Tensor, rate: float = 0.02, decay: float = 0.1) -> torch.Tensor:
+    """The weights at the end."""
+    weight = start.clone()
+    shampoo = Shampoo([weight], decay)
+    for gradient in given_T:
+        weight.grad = gradient.clone()
+        shampoo.step(rate)
+    return weight
+
+
+def by_formula(start: np.ndarray, given_T: np.ndarray, rate: float = 0.02, decay: float = 0.1) -> np.ndarray:
+    """The same, step by step; of a tall matrix as of its transpose."""
+    n, m = start.shape
+    length = math.sqrt(min(n, m) * max(1, n / m))
+    if n > m:
+        start, given_T = start.T, given_T.transpose(0, 2, 1)
+    weight, mean, factor, root = start.copy(), np.zeros_like(start), None, None
+    for step, gradient in enumerate(given_T):
+        mean = 0.95 * mean + 0.05 * gradient
+        if step % 4 == 0:
+            seen = gradient @ gradient.T
+            factor = seen if factor is None else 0.9 * factor + 0.1 * seen
+        if step % 50 == 0 or (step < 50 and step % 4 == 0):
+            values, directions = np.linalg.eigh(factor)
+            root = directions @ np.diag(np.maximum(values, 1e-6 * values[-1]) ** -0.5) @ directions.T
+        along = root @ (0.05 * gradient + 0.95 * mean)
+        weight = (1 - rate * decay) * weight - rate * length * along / np.linalg.norm(along)
+    return weight.T if n > m else weight
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
+def test_steps_are_those_of_the_formula(n: int, m: int, seed: int) -> None:
+    given_T = gradients((n, m), seed)
+    start = torch.randn(n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected = by_formula(start.numpy(), given_T.numpy())
+    assert trained(start, given_T).numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_turning_the_rows_of_all_gradients_turns_the_steps() -> None:
+    given_T, start = gradients((4, 7), 1), torch.zeros(4, 7, dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
+    assert trained(start, turn @ given_T).numpy() == pytest.approx((turn @ trained(start, given_T)).numpy(), abs=1e-6)
+
+
+def test_rare_directions_count_as_much_as_common_ones() -> None:
+    scale = torch.diag(torch.tensor([30.0, 1.0, 0.3], dtype=torch.float64))
+    towards = torch.randn(3, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    noise_T = torch.randn(STEPS, 3, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    moved = trained(torch.zeros(3, 5, dtype=torch.float64), scale @ (towards + 0.5 * noise_T), decay=0.0).norm(dim=1)
+    assert float(moved.max() / moved.min()) < 4
+
+
+def test_gradients_that_are_not_finite_end_in_weights_that_are_not_without_an_error() -> None:
+    given_T = gradients((3, 4), 5, 8)
+    given_T[5:] = math.nan
+    assert trained(torch.zeros(3, 4, dtype=torch.float64), given_T).isnan().all()
+
+
+@pytest.mark.parametrize("at", [7, 51, 63])
+def test_a_restored_learner_continues_to_the_same_bytes(at: int) -> None:
+    def fresh() -> Learner:
+        network = build(GatedMLP, 3, 12, 2, generator=Streams(0).torch())
+        return Learner(network, rate=1e-2, steps=70, average=0.5, wide=wide(network), wide_rate=0.02)
+
+    def steps(learner: Learner, first: int, last: int) -> None:
+        for i in range(first, last):
+            x = torch.randn(8, 3, generator=Streams(i).torch())
+            learner.descend((learner.network(x, torch.full((2,), 0.5)) - x).square().mean())
+
+    straight, halted, resumed = fresh(), fresh(), fresh()
+    steps(straight, 0, 70)
+    steps(halted, 0, at)
+    resumed.restore(halted.state())
+    steps(resumed, at, 70)
+    for one, other in zip(straight.weights + straight.smooth, resumed.weights + resumed.smooth, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_blocks_have_shampoo_and_all_other_weights_have_adamw() -> None:
+    network = build(GatedMLP, 3, 12, 2, generator=Streams(0).torch())
+    learner = Learner(network, rate=1e-2, steps=70, wide=wide(network), wide_rate=0.02)
+    wide_ones = learner.shampoo.weights
+    names = {name for name, weight in network.named_parameters() if any(weight is one for one in wide_ones)}
+    assert names == {f"blocks.{block}.{layer}.weight" for block in (0, 1) for layer in ("first", "second")}
+    others = [weight for group in learner.optimizer.param_groups for weight in group["params"]]
+    assert len(others) + len(names) == len(list(network.parameters()))
+    assert not any(weight is one for weight in others for one in wide_ones)
