@@ -131,7 +131,8 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         divide=True,
     ),
     "fast": SiloFuseConfig(
-        coder=CoderConfig(steps=400, rate=8e-3), latent=LatentConfig(depth=4, steps=1300, sample_steps=8)
+        coder=CoderConfig(steps=400, rate=8e-3),
+        latent=LatentConfig(depth=4, steps=1500, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
