@@ -137,7 +137,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
         coder=CoderConfig(steps=1500, rate=4e-3),
-        latent=LatentConfig(width=384, steps=9600, steps_per_rows=4.0, sample_steps=15),
+        latent=LatentConfig(width=384, steps=9400, steps_per_rows=4.0, sample_steps=15),
     ),
 }  # fmt: skip
 
