@@ -155,7 +155,15 @@ def test_a_step_of_an_autoencoder_without_noise_is_an_ordinary_one() -> None:
 @pytest.mark.parametrize("path", ["flow", "gaussian"])
 def test_a_step_of_the_model_of_latents_without_noise_is_an_ordinary_one(path: Any) -> None:
     config = LatentConfig(
-        path=path, fit_to_rows=False, width=8, depth=1, steps=1, clip=0.0, held_out=0.0, precision="float32"
+        path=path,
+        fit_to_rows=False,
+        width=8,
+        depth=1,
+        steps=1,
+        clip=0.0,
+        held_out=0.0,
+        precision="float32",
+        wide_rate=0.0,
     )
     fast, slow = (LatentGenerator(50, 3, config, Streams(1), CPU) for _ in range(2))
     x_NL = torch.randn(50, 3, generator=Streams(2).torch())

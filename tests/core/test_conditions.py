@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given as generated, strategies as st
 
 from silosynth.core.conditions import Condition, Made, from_text, fulfils, parse
 from silosynth.core.errors import ConfigError
@@ -20,7 +18,7 @@ COLUMNS = {
     "member": Made("member", (False, True), None, None, False, float),
     "rooms": Made("rooms", (1, 2, 3), None, None, False, float),
 }
-WHOLE = {"age": Made("age", None, 17, 90, True, float, decimals=0)}
+WHOLE = {"age": Made("age", None, 17, 90, True, float, whole=True)}
 NONE = torch.zeros(4, dtype=torch.bool)
 TABLE = Table(
     (
@@ -119,29 +117,6 @@ def test_no_row_has_half_a_number_of_a_column_of_whole_ones(given: Any) -> None:
     with pytest.raises(ConfigError, match="holds whole numbers"):
         parse({"age": given}, WHOLE)
     assert parse({"age": given}, COLUMNS)
-
-
-@pytest.mark.parametrize(
-    ("decimals", "given", "says"),
-    [
-        (2, (20.001, 20.009), "numbers with 2 decimal places: no row"),
-        (1, 20.15, "numbers with 1 decimal place: no row"),
-        (-1, (21, 29), "multiples of 10: no row"),
-    ],
-)
-def test_no_row_has_a_number_between_two_of_the_grid(decimals: int, given: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        parse({"age": given}, {"age": Made("age", None, 17, 90, True, float, decimals)})
-
-
-@generated(st.integers(-2, 4), st.integers(-(10**6), 10**6), st.integers(1, 99))
-def test_a_number_of_the_grid_is_one_however_it_is_rounded(decimals: int, place: int, share: int) -> None:
-    made = {"age": Made("age", None, None, None, True, float, decimals)}
-    number = float(Decimal(place).scaleb(-decimals))
-    beyond = float(Decimal(place).scaleb(-decimals) + Decimal(share).scaleb(-decimals - 2))
-    assert parse({"age": number}, made) and parse({"age": (number, beyond)}, made)
-    with pytest.raises(ConfigError, match="no row fulfils"):
-        parse({"age": beyond}, made)
 
 
 @pytest.mark.parametrize("given", [30, [30.5, 40], (30.2, 31), (30.5, None), (None, 30.5), None])

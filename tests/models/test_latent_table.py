@@ -13,7 +13,9 @@ from silosynth.models.training import flatten
 from silosynth.runtime.wire import pack, unpack
 
 CPU = torch.device("cpu")
-LATENT = LatentConfig(width=32, depth=2, steps=20, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False)
+LATENT = LatentConfig(
+    width=32, depth=2, steps=20, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False, wide_rate=0.0
+)
 TINY = LatentTableConfig(hidden=(16,), steps=16, batch=32, latent=LATENT)
 
 
@@ -125,7 +127,9 @@ def dependency(levels: torch.Tensor, scores: torch.Tensor) -> tuple[float, float
 
 LEARNS = LatentTableConfig(
     hidden=(16,), steps=200, batch=64,
-    latent=LatentConfig(width=32, depth=2, steps=200, batch=128, sample_steps=8, held_out=0.0, fit_to_rows=False),
+    latent=LatentConfig(
+        width=32, depth=2, steps=200, batch=128, sample_steps=8, held_out=0.0, fit_to_rows=False, wide_rate=0.0
+    ),
 )  # fmt: skip
 
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from silosynth.algorithms.gdts.options import PRESETS as GDTS
+from silosynth.algorithms.silofuse.options import END_TO_END_PRESETS, PRESETS
 from silosynth.core.streams import Streams
 from silosynth.models.latent import GatedMLP, wide
 from silosynth.models.shampoo import Shampoo
 from silosynth.models.training import Learner, build
+from silosynth.privacy.events import Target
 
 STEPS = 120  # roots are renewed at every fourth step of the first fifty, and at steps 50 and 100
 
 
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def gradients(shape: tuple[int, int], seed: int, steps: int = STEPS) -> torch.Tensor:
     """Of every step (T, n, m), in which some directions are much more common than others."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = generator(seed)
     common = torch.randn(shape[0], shape[0], generator=draw, dtype=torch.float64).tril()
     return common @ torch.randn(steps, *shape, generator=draw, dtype=torch.float64)
 
@@ -57,23 +65,35 @@ def by_formula(start: np.ndarray, given_T: np.ndarray, rate: float = 0.02, decay
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31))
 def test_steps_are_those_of_the_formula(n: int, m: int, seed: int) -> None:
     given_T = gradients((n, m), seed)
-    start = torch.randn(n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    start = torch.randn(n, m, generator=generator(seed), dtype=torch.float64)
     expected = by_formula(start.numpy(), given_T.numpy())
     assert trained(start, given_T).numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_turning_the_rows_of_all_gradients_turns_the_steps() -> None:
     given_T, start = gradients((4, 7), 1), torch.zeros(4, 7, dtype=torch.float64)
-    turn = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)).Q
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=generator(2), dtype=torch.float64)).Q
     assert trained(start, turn @ given_T).numpy() == pytest.approx((turn @ trained(start, given_T)).numpy(), abs=1e-6)
 
 
-def test_rare_directions_count_as_much_as_common_ones() -> None:
-    scale = torch.diag(torch.tensor([30.0, 1.0, 0.3], dtype=torch.float64))
-    towards = torch.randn(3, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    noise_T = torch.randn(STEPS, 3, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    moved = trained(torch.zeros(3, 5, dtype=torch.float64), scale @ (towards + 0.5 * noise_T), decay=0.0).norm(dim=1)
-    assert float(moved.max() / moved.min()) < 4
+def test_rare_directions_count_as_much_as_common_ones_whatever_their_axes() -> None:
+    towards, noise_T = torch.randn(3, 5, generator=generator(3)), torch.randn(STEPS, 3, 5, generator=generator(4))
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=generator(5))).Q
+    given_T = turn @ torch.diag(torch.tensor([30.0, 1.0, 0.3])) @ (towards + 0.5 * noise_T)
+    by_weight = torch.zeros(3, 5, requires_grad=True)
+    adam = torch.optim.AdamW([by_weight], lr=0.02, weight_decay=0.0)
+    for gradient in given_T:
+        by_weight.grad = gradient.clone()
+        adam.step()
+    moved = [
+        (turn.T @ weight).norm(dim=1) for weight in (trained(torch.zeros(3, 5), given_T, decay=0.0), by_weight.detach())
+    ]
+    whitened, scaled = (float(lengths.max() / lengths.min()) for lengths in moved)
+    assert whitened < 3 < 5 < scaled
+
+
+def test_a_first_gradient_of_zeros_moves_nothing() -> None:
+    assert torch.equal(trained(torch.ones(3, 4), torch.zeros(1, 3, 4), decay=0.0), torch.ones(3, 4))
 
 
 def test_gradients_that_are_not_finite_end_in_weights_that_are_not_without_an_error() -> None:
@@ -111,3 +131,16 @@ def test_blocks_have_shampoo_and_all_other_weights_have_adamw() -> None:
     others = [weight for group in learner.optimizer.param_groups for weight in group["params"]]
     assert len(others) + len(names) == len(list(network.parameters()))
     assert not any(weight is one for weight in others for one in wide_ones)
+
+
+@pytest.mark.parametrize("preset", GDTS)
+def test_networks_that_silos_average_keep_adamw_and_its_steps(preset: str) -> None:
+    latent = GDTS[preset].diffusion.latent
+    assert (latent.wide_rate, latent.steps_per_rows) == (0.0, 3.3)
+
+
+def test_where_steps_were_found_for_adamw_it_is_kept() -> None:
+    release = replace(PRESETS["balanced"], dp=Target(epsilon=1.0, delta=1e-5), dp_mode="release").generator()
+    others = [PRESETS["fast"].latent, PRESETS["paper"].latent, *(one.latent for one in END_TO_END_PRESETS.values())]
+    assert {latent.wide_rate for latent in [release, *others]} == {0.0}
+    assert PRESETS["balanced"].generator().wide_rate > 0

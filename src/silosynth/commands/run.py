@@ -293,8 +293,8 @@ def _may_be_made(plan: Experiment, schema: Schema, train: pd.DataFrame) -> dict[
         levels = None if Kind(column.kind).numeric else tuple(train[column.name].dropna().unique().tolist())
         if levels and all(isinstance(level, str) for level in levels):
             levels = *levels, RARE
-        read = partial(read_number, column)
-        made[column.name] = Made(column.name, levels, None, None, True, read, column.grid)
+        whole = column.kind == Kind.INTEGER.value
+        made[column.name] = Made(column.name, levels, None, None, True, partial(read_number, column), whole)
     return made
 
 

@@ -21,7 +21,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any, TypeAlias
 
 import torch
@@ -84,21 +83,11 @@ class Condition(Struct):
         return math.inf if self.high is None else self.high
 
 
-def _on_grid(condition: Condition, decimals: int) -> bool:
-    """Whether a number with so many decimal places, of which negative ones are tens, hundreds…, fulfils it."""
-    unit = Fraction(10) ** -decimals
-    if any(Fraction(str(value)) % unit == 0 for value in condition.values):
-        return True
-    if not condition.ranged or not math.isfinite(condition._high - condition._low):
-        return condition.ranged
-    low, high = (Fraction(str(end)) / unit for end in (condition._low, condition._high))
-    return math.floor(high) >= math.ceil(low)
-
-
-def _grid(decimals: int) -> str:
-    if decimals > 0:
-        return f"numbers with {decimals} decimal place{'s' if decimals > 1 else ''}"
-    return f"multiples of {10**-decimals}" if decimals else "whole numbers"
+def _holds_whole(condition: Condition) -> bool:
+    """Whether any whole number fulfils it."""
+    between = condition.ranged and math.isfinite(condition._low) and math.isfinite(condition._high)
+    ranged = condition.ranged and (not between or math.floor(condition._high) >= math.ceil(condition._low))
+    return ranged or any(float(value).is_integer() for value in condition.values)
 
 
 def fulfils(table: Table, conditions: Sequence[Condition]) -> Tensor:
@@ -120,7 +109,7 @@ class Made:
         low, high: the range of numbers; None if it is not known.
         missing: whether rows without a value can be made.
         read: the number of a bound of numbers or instants, from whatever a user may write.
-        decimals: decimal places of its numbers; negative means tens, hundreds…; None when they have no grid.
+        whole: whether it holds whole numbers only.
     """
 
     name: str
@@ -129,7 +118,7 @@ class Made:
     high: float | None
     missing: bool
     read: Callable[[Any], float]
-    decimals: int | None = None
+    whole: bool = False
 
     def condition(self, given: Any) -> Condition:
         """The condition that ``given`` expresses.
@@ -148,9 +137,8 @@ class Made:
             if not known and not made.missing:
                 rule = f"No level of column {self.name!r} fulfils the condition"
                 raise ConfigError(rule, given, nearest(str(given), map(str, self.levels)))
-        elif not made.missing and self.decimals is not None and not _on_grid(made, self.decimals):
-            rule = f"Column {self.name!r} holds {_grid(self.decimals)}: no row fulfils the condition"
-            raise ConfigError(rule, given, "Give such a number, or a range that has one.")
+        elif not made.missing and self.whole and not _holds_whole(made):
+            raise ConfigError(f"Column {self.name!r} holds whole numbers: no row fulfils the condition", given)
         elif not made.missing and not self._reaches(made):
             rule = f"Column {self.name!r} is made from {self.low:g} to {self.high:g}: no row fulfils the condition"
             raise ConfigError(rule, given, "Give values within that range.")

@@ -230,13 +230,6 @@ class ColumnSchema(Struct):
     missing: tuple[str, ...] = ()
     levels: tuple[str | int | float | bool, ...] = ()
 
-    @property
-    def grid(self) -> int | None:
-        """`decimals` of a column of numbers, whole ones at least where it is of integers; None of other columns."""
-        if self.kind == Kind.INTEGER.value:
-            return self.decimals or 0
-        return self.decimals if self.kind in (Kind.CONTINUOUS.value, Kind.MIXED.value) else None
-
 
 class Schema(Struct):
     """Column schemas in column order."""

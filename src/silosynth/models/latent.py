@@ -271,7 +271,7 @@ class _Block(nn.Module):
 
 
 def wide(network: nn.Module) -> list[Tensor]:
-    """The weights that most of the computing of gated blocks is with."""
+    """The two large matrices of each gated block."""
     blocks = [block for block in network.modules() if isinstance(block, _Block)]
     return [layer.weight for block in blocks for layer in (block.first, block.second)]
 
@@ -322,7 +322,7 @@ class LatentConfig(Struct):
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
     rate: Positive[float] = 2.5e-3
-    wide_rate: NonNegative[float] = 0.02  # of the blocks' weights, by Shampoo; 0: by AdamW, as all others
+    wide_rate: NonNegative[float] = 0.02  # of gated blocks' large matrices, by Shampoo; 0: by AdamW, as all others
     decay: NonNegative[float] = 1e-3  # weight decay
     average: NonNegative[float] = 0.12  # length of the weights' moving average as a share of all steps; 0 for none
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate

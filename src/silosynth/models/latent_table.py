@@ -40,7 +40,7 @@ class LatentTableConfig(Struct):
     clip: float = 5.0  # gradient norm
     first: Positive[float] = 0.25  # share of the parts that train the autoencoder
     calibrate: bool = True  # match the decoded marginals to those of the encoders
-    latent: LatentConfig = LatentConfig(held_out=0.0, steps=8000, steps_per_rows=3.3, wide_rate=0.0)  # AdamW averages
+    latent: LatentConfig = LatentConfig(held_out=0.0, steps=8000, steps_per_rows=3.3, wide_rate=0.0)  # AdamW
 
 
 class Moments(nn.Module):

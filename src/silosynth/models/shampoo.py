@@ -21,7 +21,7 @@ class Shampoo:
     step is along F^(-1/2) (M + (G - M) / 20), as long as if all n directions that it may have were of length one; for
     a layer with more outputs than inputs longer by the root of their ratio, as Muon's (Jordan et al. 2024). So common
     directions of the gradients count no more than rare ones, of which AdamW, which rescales weight by weight, knows
-    nothing. F takes in every fourth gradient; its root is renewed every fiftieth step, and among the first each time.
+    nothing. F takes in every fourth gradient; its root is renewed every fiftieth step, in the first fifty every fourth.
 
     Args:
         weights: the matrices; what follows changes them.
@@ -30,13 +30,15 @@ class Shampoo:
 
     def __init__(self, weights: Sequence[Tensor], decay: float) -> None:
         self.weights, self.decay, self.done = list(weights), decay, 0
-        self.means = [torch.zeros_like(weight) for weight in weights]
-        self.factors = [weight.new_zeros(min(weight.shape), min(weight.shape)) for weight in weights]
-        self.roots = [torch.zeros_like(factor) for factor in self.factors]
+        self.means, self.factors, self.roots = list[Tensor](), list[Tensor](), list[Tensor]()  # from the first step on
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """One step of the length ``rate`` against the gathered gradients."""
+        if not self.means:
+            self.means = [torch.zeros_like(weight) for weight in self.weights]
+            self.factors = [weight.new_zeros(min(weight.shape), min(weight.shape)) for weight in self.weights]
+            self.roots = [torch.zeros_like(factor) for factor in self.factors]
         for weight, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
             assert weight.grad is not None
             mean.lerp_(weight.grad, 1 - _KEPT)
@@ -60,8 +62,8 @@ class Shampoo:
         """Continue from what `state` returned."""
         self.done = state["done"]
         for name in ("means", "factors", "roots"):
-            for old, new in zip(getattr(self, name), state[name], strict=True):
-                old.copy_(new)
+            pairs = zip(state[name], self.weights, strict=bool(state[name]))  # none of a state before the first step
+            setattr(self, name, [part.to(weight.device, copy=True) for part, weight in pairs])
 
 
 def _upright(matrix: Tensor, upright: bool) -> Tensor:

@@ -139,7 +139,8 @@ class Trainee(Generic[N]):
         kind: type[Adam | AdamW] = Adam, others: Sequence[Tensor] = (),
     ) -> None:  # fmt: skip
         self.network = network
-        mine = [weight for weight in network.parameters() if not any(weight is other for other in others)]
+        taken = {id(other) for other in others}
+        mine = [weight for weight in network.parameters() if id(weight) not in taken]
         self.optimizer = kind(mine, lr=rate, betas=betas, weight_decay=decay, fused=True)
 
     def clear(self) -> None:
@@ -264,7 +265,7 @@ class Learner(Trainee[nn.Module]):
             "best_buffers": list(self.best_buffers),
             "best": self.best,
             "step": self.done,
-            "shampoo": self.shampoo.state() if training else None,
+            **({"shampoo": self.shampoo.state()} if training and self.shampoo.weights else {}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -274,7 +275,7 @@ class Learner(Trainee[nn.Module]):
         for name in ("smooth", "best_weights", "best_buffers"):
             setattr(self, name, [tensor.to(device) for tensor in state[name]])
         self.best, self.done = state["best"], state["step"]
-        if state["shampoo"] is not None:
+        if self.shampoo.weights:
             self.shampoo.restore(state["shampoo"])
 
 

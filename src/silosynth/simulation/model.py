@@ -702,7 +702,7 @@ def makes_of(encoders: Sequence[Mapping[str, Any]], ruling: Ruling, schema: Sche
     return {
         name: Made(
             name=name, read=partial(infer.read_number, schema[name]), **known[name],
-            decimals=schema[name].grid,
+            whole=schema[name].kind == Kind.INTEGER.value,
         )
         for name in schema.modelled
     }  # fmt: skip

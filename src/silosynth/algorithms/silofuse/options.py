@@ -126,7 +126,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         latent=LatentConfig(
             path="gaussian", network="plain", width=512, depth=8, dropout=0.01, fit_to_rows=False, steps=500_000,
             checks=100, batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0,
-            sample_steps=25, precision="float32",
+            sample_steps=25, precision="float32", wide_rate=0.0,
         ),
         divide=True,
     ),
