@@ -263,6 +263,11 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
     for row in kept:
         if row["seed"] == 0:
             same_figures(shown[f"{row['table']}, `{row['preset']}`"], [row[name] for name in names])
+    seeds = rows_of(ROOT / "docs/performance.md", "as far as they were measured:")
+    for table in {row["table"] for row in kept}:
+        both = [row for row in kept if (row["table"], row["preset"]) == (table, "balanced")]
+        for cell, name in zip(seeds[table], ("trend %", "XGB two-sample"), strict=False):
+            same_figures(cell.split(", "), [row[name] for row in both])
 
 
 def same_figures(cells: list[str], figures: list[float]) -> None:

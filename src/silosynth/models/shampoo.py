@@ -1,4 +1,4 @@
-"""Shampoo's left factor: steps along whitened gradients, which reach as low a loss as AdamW in fewer of them."""
+"""Shampoo's left factor: steps along whitened gradients, of which SiloFuse's flow needs fewer than of AdamW's."""
 
 from __future__ import annotations
 
