@@ -270,6 +270,20 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
             same_figures(cell.split(", "), [row[name] for row in both])
 
 
+def test_what_performance_says_of_where_time_goes_is_what_is_on_record() -> None:
+    shown = rows_of(ROOT / "docs/performance.md", "# Where time goes")
+    kept = {
+        row["algorithm"]: row
+        for row in json.loads((ROOT / "benchmarks/results/where_time_goes.json").read_text())["rows"]
+    }
+    names = ("train, s", "draw, s", "report, s", "networks, %", "encoders, %", "messages, %")
+    others = ("secrets, %", "counting, %", "checkpoints, %", "ledger, %", "other, %")
+    assert {"silofuse", "vtgan", "vflgan", "gdts"} < {title.strip("`") for title in shown}
+    for title, cells in shown.items():
+        row = kept[title.strip("`")]
+        same_figures(cells, [*(row[name] for name in names), sum(row[name] for name in others)])
+
+
 def same_figures(cells: list[str], figures: list[float]) -> None:
     """Whether the first cells show these figures, to the digits that they have."""
     assert len(cells) >= len(figures) > 0, (cells, figures)
