@@ -263,11 +263,12 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
     for row in kept:
         if row["seed"] == 0:
             same_figures(shown[f"{row['table']}, `{row['preset']}`"], [row[name] for name in names])
-    seeds = rows_of(ROOT / "docs/performance.md", "as far as they were measured:")
+    seeds = rows_of(ROOT / "docs/performance.md", "that seed and two others")
     for table in {row["table"] for row in kept}:
-        both = [row for row in kept if (row["table"], row["preset"]) == (table, "balanced")]
-        for cell, name in zip(seeds[table], ("trend %", "XGB two-sample"), strict=False):
-            same_figures(cell.split(", "), [row[name] for row in both])
+        for preset, place in (("balanced", 0), ("fast", 4)):
+            all_three = [row for row in kept if (row["table"], row["preset"]) == (table, preset)]
+            for cell, name in zip(seeds[table][place:], ("trend %", "XGB two-sample"), strict=False):
+                same_figures(cell.split(", "), [row[name] for row in all_three])
 
 
 def test_what_performance_says_of_where_time_goes_is_what_is_on_record() -> None:
@@ -303,6 +304,18 @@ def test_what_readme_says_of_peers_is_what_is_on_record() -> None:
             for number in numbers(cell):
                 digits = len(cell.split()[0].partition(".")[2])
                 assert number == pytest.approx(record[name], abs=0.6 * 10**-digits), (record["generator"], name)
+    means = rows_of(ROOT / "README.md", "Means over these five tables")
+    for generator in {record["generator"] for record in kept}:
+        own = [record for record in kept if record["generator"] == generator]
+        figures = [sum(record[name] for record in own) / 5 for name in names if own[0][name] is not None]
+        same_figures(means[titles.get(generator, generator).partition(", one")[0]], figures)
+    fast = {record["table"]: record for record in kept if record["generator"] == "silosynth fast"}
+    assert all(
+        fast[record["table"]][name] < record[name]
+        for record in kept
+        if record["generator"] not in ("silosynth fast", "floor")
+        for name in names[:2]
+    )
     told = {(record["table"], titles.get(record["generator"])) for record in kept}
     assert {tuple(title.split(": ")) for title in shown if title} - told == set()
 
