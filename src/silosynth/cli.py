@@ -59,8 +59,9 @@ def root(
 def main() -> None:
     """Entry point of the console script."""
     # PyTorch's threads spin while they wait for each other. On a machine that does something else as well this costs
-    # several times the work itself; waiting passively costs next to nothing. Set before PyTorch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # several times the work itself; never to spin makes two threads slower than one. So they spin for a moment
+    # (docs/decisions/0052). Set before PyTorch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if "--debug" not in sys.argv:
         sys.excepthook = _in_one_line
     typer.main.get_command(app)(prog_name="silosynth")

@@ -68,7 +68,7 @@ def test_what_was_found_is_kept_for_resuming_and_found_anew_by_a_new_run(
 ) -> None:
     found = iter([4, 2])
     monkeypatch.setattr(threads, "fastest", lambda step, most: next(found))
-    monkeypatch.setattr(threads, "one_step", lambda: None)  # it is large
+    monkeypatch.setattr(threads, "some_steps", lambda: None)  # it is large
     assert [settle_threads("auto", tmp_path, again, CPU) for again in (True, True, False, True)] == [4, 4, 2, 2]
 
 
