@@ -60,6 +60,22 @@ def test_jobs_are_all_that_is_asked_for():
             comparison.jobs(**bad)
 
 
+def test_the_published_noise_has_no_epsilon() -> None:
+    jobs = comparison.jobs(["adult"], dp="published", preset="paper", own=True, epochs=3)
+    assert [job.algorithm for job in jobs] == ["wgan-gp", "vertigan", "vflgan-base", "vflgan"]  # DPLT has no critic
+    options = comparison.with_published_noise(jobs[3], algorithm_options(jobs[3]), 4000)
+    noise = calibrated(4000, 64, 190, 10.0, 1e-5)  # 3 epochs of 62 steps, five to a round
+    assert options == {"epochs": 3, "least_rounds": 0, "dp": {"mechanism": "paper-unsound", "noise": noise}}
+    assert jobs[3].identity != replace(jobs[3], options=()).identity
+    figures = dict.fromkeys(f"{one} {what}" for one in ("trtr", "tsts", "trts", "tstr") for what in ("accuracy", "f1"))
+    row = {**jobs[3].identity, **dict.fromkeys(figures, 0.5), "total difference": 0.2, "FD": 0.1, "seeds": 1}
+    cells = comparison.cells(
+        {**row, "totals": [[0.2]], "paper": comparison.published(jobs[3]), "seconds": 1.0, "bytes": 1}
+    )
+    found = dict(zip(comparison.HEADS, cells, strict=True))
+    assert found["epsilon"] == "published noise" and found["paper"] == "0.16"
+
+
 def test_totals_stand_beside_those_of_their_own_table() -> None:
     red = TotalDifferenceJob("wine_quality_red", "vertigan")
     number = replace(red, target="number")

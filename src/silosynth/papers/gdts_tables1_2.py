@@ -61,7 +61,10 @@ PUBLISHED_ODD: curves.Published = {  # table II: when "md" ends
 GANS: Mapping[str, dict[str, Any]] = {"balanced": {"critic_steps": 5, "pac": 1, "rake": True}, "paper": {}}
 RATES = {"balanced": 5e-4, "paper": 2e-4}
 NARROW = {"diffusion.latent.width": 256, "diffusion.latent.batch": 512}  # half as wide as "best"
-TRAINED = {"adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000)}  # training rows, held out
+TRAINED = {  # rows to train on, and held out
+    "adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000), "covertype_50k": (40_000, 10_000),
+    "creditcard_sample": (26_000, 6_000),
+}  # fmt: skip
 COPIES_KEPT = ({"tables": ("adult",), "rows": 4_000, "epochs": 40, "gan": "paper", "repeats": 3,
                 "f1_along": True, "setting": ("fl", "fl, no noise", "md", "central")},)  # fmt: skip
 ODD_KEPT = (

@@ -10,6 +10,8 @@ With differential privacy epsilon and delta are those of section 5.3.2; algorith
 out. The least and the greatest number of each column then count as public, as in the public code's own descriptions of
 tables, unless ``bounds`` = "found": no budget here covers their disclosure. The best of all epochs, by Fréchet
 distance, is what the paper reports: preset "paper" does that where it is not private; noise covers no such choice.
+With ``dp`` = "published" the noise is the paper's own, as much as its propositions ask for; it gives no differential
+privacy, so that no epsilon stands beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from silosynth.data import datasets
 from silosynth.papers import curves, drawings, experiment, results
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.tables import bounded
+from silosynth.papers.vflgan_gs_wgan import calibrated
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, coded, figures, table_frechet
 from silosynth.privacy.statement import statement
 from silosynth.simulation.federation import simulate
@@ -81,7 +84,8 @@ PRIVATE_KEPT = (
     {"tables": tuple(DELTAS), "draws": 5, "dp": "on", "algorithms": ("dplt",)},
 )  # fmt: skip
 PRIVATE = {"select": "last", "numbers": "quantile"}  # what a private training needs, whatever the preset
-Privacy = Literal["off", "on", "both"]
+MECHANISM = ("dp.mechanism", "paper-unsound")  # the option of rows whose noise is the paper's
+Privacy = Literal["off", "on", "both", "published"]
 Bounds = Literal["public", "found"]  # of numbers, with differential privacy: known beforehand, or at its cost
 Target = Literal["classes", "number"]  # how a target of integers is learnt: one-hot, or normalised (appendix A.6)
 TableNames = Annotated[Sequence[str], Ask(f"One of {', '.join(DELTAS)}.", ("--table", "-t"))]
@@ -150,7 +154,7 @@ class TotalDifferenceJob(PaperJob):
         epsilon: 0 for no differential privacy.
         rows: of the table, drawn at random; None for all.
         epochs: None for those of the preset.
-        options: besides; those that the algorithm does not have are left out.
+        options: besides; those that the algorithm does not have are left out. With "dp.mechanism" noise is the paper's.
         draws: tables that the trained generator makes; figures are means over them. The paper has one.
         curve: whether the Fréchet distance is taken along the training; not of DPLT, which has none.
     """
@@ -193,7 +197,7 @@ class TotalDifferenceJob(PaperJob):
 def jobs(
     tables: TableNames = ("wine_quality_red",),
     algorithms: Annotated[Sequence[str], Ask("One of those compared.", ("--algorithm", "-a"))] = ALGORITHMS,
-    dp: Annotated[Privacy, Ask("Train with differential privacy: off, on or both.")] = "off",
+    dp: Annotated[Privacy, Ask("Differential privacy: off, on, both; published: the paper's noise, none.")] = "off",
     epsilon: Annotated[float, Ask("Of differential privacy; delta is the paper's.")] = EPSILON,
     target: Annotated[Target, Ask("Learn a target of integers as classes, or as a number (appendix A.6).")] = "classes",
     preset: Annotated[str, Ask("Of each algorithm.")] = "balanced",
@@ -221,6 +225,8 @@ def jobs(
     for algorithm in algorithms:
         if preset not in catalog.algorithm(algorithm).presets:
             raise ConfigError(f"Algorithm {algorithm!r} has no such preset", preset, "Compare it by itself.")
+    if dp == "published":
+        options = (*options, MECHANISM)
     return [
         TotalDifferenceJob(
             table, algorithm, spent, target, preset, rows, epochs, seed + repeat, protocol, bounds,
@@ -229,9 +235,15 @@ def jobs(
         for table in dict.fromkeys(tables)
         for repeat in range(repeats)
         for algorithm in dict.fromkeys(algorithms)
-        for spent in {"off": (0.0,), "on": (epsilon,), "both": (0.0, epsilon)}[dp]
-        if not spent or hasattr(catalog.algorithm(algorithm).configure(preset), "dp")
+        for spent in {"off": (0.0,), "both": (0.0, epsilon)}.get(dp, (epsilon,))
+        if not spent or _private(algorithm, preset, dp)
     ]  # fmt: skip
+
+
+def _private(algorithm: str, preset: str, dp: Privacy) -> bool:
+    """Whether the algorithm can be trained so; the paper's noise is for critics."""
+    config = catalog.algorithm(algorithm).configure(preset)
+    return hasattr(config, "unsound" if dp == "published" else "dp")
 
 
 def with_own(table: str, epochs: int | None, options: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
@@ -282,19 +294,34 @@ def train(job: TotalDifferenceJob, task: TwoSiloTable, tell: Tell = lambda stage
     federation = simulate(task.frame, task.silos, task.kinds)
     watched = partial(curves.fit, real=task.frame, compare=partial(_distance, task))
     fit = watched if job.curve and job.algorithm != "dplt" else None  # which is learnt in four steps
-    return experiment.train(job.algorithm, federation, job.preset, job.seed, algorithm_options(job), tell, fit)
+    options = with_published_noise(job, algorithm_options(job), len(task.frame))
+    return experiment.train(job.algorithm, federation, job.preset, job.seed, options, tell, fit)
 
 
 def algorithm_options(job: TotalDifferenceJob) -> dict[str, Any]:
     """The algorithm's options: epochs count as they are, whatever floor a preset has."""
     config = catalog.algorithm(job.algorithm).configure(job.preset)
-    options: dict[str, Any] = {name: value for name, value in job.options if hasattr(config, name.split(".")[0])}
+    options: dict[str, Any] = {
+        name: value for name, value in job.options if hasattr(config, name.split(".")[0]) and name != MECHANISM[0]
+    }
     if job.epochs is not None and hasattr(config, "epochs"):
         options = {"epochs": job.epochs, "least_rounds": 0} | options
-    if job.epsilon:
+    if MECHANISM in job.options:
+        options["dp"] = {"mechanism": MECHANISM[1]}
+    elif job.epsilon:
         options["dp"] = {"epsilon": job.epsilon, "delta": DELTAS[job.table]}
         options |= {name: value for name, value in PRIVATE.items() if hasattr(config, name) and name not in options}
     return options
+
+
+def with_published_noise(job: TotalDifferenceJob, options: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """The options with as much of the paper's noise as its propositions ask for; the others have none of it."""
+    if MECHANISM not in job.options:
+        return dict(options)
+    config = catalog.algorithm(job.algorithm).configure(job.preset, options)
+    steps = config.rounds(rows) * config.critic_steps
+    noise = calibrated(rows, min(config.batch, rows), steps, job.epsilon, DELTAS[job.table])
+    return {**options, "dp": {**options["dp"], "noise": noise}}
 
 
 def _distance(task: TwoSiloTable, real: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, float | None]:
@@ -336,11 +363,17 @@ def _heading(row: Row) -> str:
 def cells(row: Row) -> list[str]:
     """Accuracy, then F1; in brackets mean and deviation of the totals of single tables."""
     pairs = [f"{row[f'{name} accuracy']:.2f} {row[f'{name} f1']:.2f}" for name in ("trtr", "tsts", "trts", "tstr")]
-    first = [row["table"], row["algorithm"], f"{row['epsilon']:g}" if row["epsilon"] else "", str(row["seeds"])]
+    first = [row["table"], row["algorithm"], _privacy(row).removeprefix("epsilon "), str(row["seeds"])]
     totals = [total for own in row["totals"] for total in own]
     single = f" ({np.mean(totals):.2f} ± {np.std(totals):.2f})" if row["draws"] > 1 else ""
     paper = "" if row["paper"] is None else f"{row['paper']:.2f}"
     return [*first, *pairs, f"{row['total difference']:.2f}{single}", paper, f"{row['FD']:.3f}", *results.costs(row)]
+
+
+def _privacy(row: Row) -> str:
+    """No epsilon for the paper's noise, which earns none."""
+    published = MECHANISM[0] in json.loads(row["options"])
+    return "published noise" if published else f"epsilon {row['epsilon']:g}" if row["epsilon"] else ""
 
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
@@ -348,8 +381,8 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     found: dict[str, dict[str, list[drawings.Point]]] = {}
     for row in rows:
         if row.get("curve"):
-            own = "" if row["options"] == "{}" else ", its own settings"
-            title = f"{row['table']}{own}" + (f", epsilon {row['epsilon']:g}" if row["epsilon"] else "")
+            own = "" if set(json.loads(row["options"])) <= {MECHANISM[0]} else ", its own settings"
+            title = f"{row['table']}{own}" + (f", {_privacy(row)}" if row["epsilon"] else "")
             name = f"{row['algorithm']}, {row['preset']}, seed {row['seed']}"
             found.setdefault(title, {})[name] = [(look["round"], look["FD"], 0.0) for look in row["curve"]]
     every = [drawings.Panel(title, "epoch", own) for title, own in found.items()]
