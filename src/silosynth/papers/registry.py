@@ -133,10 +133,10 @@ What the five papers publish in their evaluations, and what there is of it here.
 *Command*: a command reruns it, and nothing is kept. *None yet*: there is no command. Diagrams and notations are left
 out. `silosynth papers list` and `silosynth papers show silofuse/table-3` tell the same.
 
-Kept sizes are read from the rows of results. *Ours as published* has nothing of ours switched on. Hours are of one
-thread, from the pace of measured steps: by two or three times more or fewer on other machines (`beside/ends` measures
-them), and fewer where a training stops early. Where there is a GPU, the same command uses it, and how much that saves
-was not measured."""
+Kept sizes are read from the rows of results: not every setting has all of them, and how many seeds each has is on the
+results' page. *Ours as published* has nothing of ours switched on. Hours are of one thread, from the pace of measured
+steps: by two or three times more or fewer on other machines (`beside/ends` measures them), and fewer where a training
+stops early. Where there is a GPU, the same command uses it, and how much that saves was not measured."""
 
 
 def _counts() -> str:
