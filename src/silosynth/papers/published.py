@@ -141,8 +141,8 @@ KDD99 = (
 OWN_CRITIC = "five critic steps, rows judged one by one, levels raked, rate 5e-4"
 COPIES = (
     "GANs as published are kept on 4 000 rows of Adult and of Intrusion, 40 epochs, three seeds. On Adult GDTS_FL is "
-    "the nearest in JSD, GDTS_FL\\LN next; in F1 all lose alike, within their intervals. On Intrusion all four are alike "
-    "in JSD as well, and rows are next to useless so early. GDTS_MD "
+    "the nearest in JSD, GDTS_FL\\LN next; in F1 all lose alike, within their intervals. On Intrusion all four are "
+    "alike in JSD as well, and rows are next to useless so early. GDTS_MD "
     "is kept as published in all, on Adult to its end, one seed: JSD and WD are as published, and F1 loses less."
 )
 ODD = (
@@ -155,10 +155,10 @@ BALANCED = (
 )
 RIVALS = (
     "Kept with preset balanced for SiloFuse alone: three seeds of the five smaller tables; two of Cardio and one of "
-    "Intrusion and Cover, which were trained before decision 0082, the last two before 0071; none of Adult. With preset "
-    "fast all seven models, three seeds of the five smaller tables. The GANs have four layers and layer normalisation as in section V-B, GAN(linear) of 256 "
-    "numbers, for the paper gives no widths, "
-    "GAN(conv) one layer more for each doubling of the image's side beyond 16."
+    "Intrusion and Cover, which were trained before decision 0082, the last two before 0071; none of Adult. With "
+    "preset fast all seven models, three seeds of the five smaller tables. The GANs have four layers and layer "
+    "normalisation as in section V-B, GAN(linear) of 256 numbers, for the paper gives no widths, GAN(conv) one layer "
+    "more for each doubling of the image's side beyond 16."
 )
 FAST = "with preset `fast`, which is ours"
 PRIVACY = (
