@@ -83,6 +83,31 @@ def test_gdts_as_published() -> None:
         assert cells[3] == ", ".join(f"{published[place]:.3f}" for place in (2, 0, 1))
 
 
+def test_what_attacks_find_in_vtgan() -> None:
+    rows = {(row["table"], row["setting"]): row["findings"] for row in registry.kept_rows("vtgan_figures4_5")}
+    attacks = {
+        "cells right": "numbers, cells", "same number": "numbers, rows", "two columns": "columns together",
+        "rows linked": "levels, rows", "**levels read": "features, cells", "**rows followed": "features, rows",
+        "pushed rows": "lists, batch", "who holds": "lists, rare level", "other silos' levels": "gradients, levels",
+    }  # fmt: skip
+    settings = ("paper, shuffling off", "paper", "full, step", "decoys 4", "none")
+    for name, *cells in lines("docs/algorithms/vtgan.md", "| | paper, no shuffling | paper | full, ours |"):
+        (attack,) = (attack for start, attack in attacks.items() if name.partition(": ")[2].startswith(start))
+        for setting, cell in zip(settings, cells, strict=True):
+            one = found(rows["adult", setting], attack=attack)
+            shown, _, chance = cell.replace("the same", cells[0]).partition(" (")
+            if one["value"] is None or shown == "none":
+                assert shown.startswith("nothing received") if one["value"] is None else one["value"] == 0
+                continue
+            shown, value = shown.split()[0].strip(";"), one["value"] * (100 if "%" in shown else 1)
+            assert shown == f"{value:.{len(shown.partition('.')[2])}f}", (name, setting)
+            known = chance.partition(")")[0]
+            if "–" in known:
+                assert known == f"{one['chance_low']:.3f}–{one['chance_high']:.3f}"
+            elif known:
+                assert known == f"{one['chance']:.{len(known.partition('.')[2])}f}"
+
+
 def test_dplt() -> None:
     rows = means(registry.kept_rows("vflgan_table1"))
     for name, total, published, distance in lines("docs/algorithms/dplt.md", "| | total difference | the paper's |"):
