@@ -169,12 +169,13 @@ def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> N
 
 def test_of_five_silos_correlations_over_all_pairs_are_further_off_with_one_generator_only() -> None:
     rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
-    for key, grows in (("across-client", 4), ("diff. corr.", 1)):
-        two, five = (
-            {(row["partition"], row["generator"]): row[key] for row in rows if row["silos"] == n} for n in (2, 5)
-        )
-        more = [own for own in two if five[own] > two[own]]
-        assert len(more) == grows and ("D^2_0 G^0_2", "default") in more
+    found = {(row["partition"], row["generator"], row["silos"]): row for row in rows}
+    settings_of_two = [own for *own, silos in found if silos == 2]
+    assert len(found) == 16 and len(settings_of_two) == 4
+    for partition, generator in settings_of_two:
+        two, *more = (found[partition, generator, silos] for silos in (2, 3, 4, 5))
+        assert all(row["across-client"] > two["across-client"] for row in more)
+        assert (more[-1]["diff. corr."] > two["diff. corr."]) == (partition == "D^2_0 G^0_2" and generator == "default")
 
 
 def test_the_attack_guesses_and_privacy_worsens_every_figure() -> None:

@@ -59,7 +59,9 @@ def library(part: str) -> Any:
 def drawn(lines: Sequence[Sequence[Panel]]) -> Figure:
     """Lines of panels below each other, as many in each, and the settings' names above them."""
     names = list(dict.fromkeys(name for line in lines for panel in line for name in panel.settings))
-    size = (3.6 * len(lines[0]), 2.4 * len(lines) + 0.3 * len(names))
+    every = [x for line in lines for panel in line for points in panel.settings.values() for x, *_ in points]
+    longest = max((len(x) for x in every if isinstance(x, str)), default=0)  # words stand upright below a panel
+    size = (3.6 * len(lines[0]), (2.4 + 0.08 * max(0, longest - 12)) * len(lines) + 0.3 * len(names))
     figure: Figure = library("figure").Figure(size, layout="constrained")
     places = figure.subplots(len(lines), len(lines[0]), squeeze=False)
     for line, own in zip(lines, places, strict=True):
@@ -77,6 +79,8 @@ def _draw(panel: Panel, place: Any, names: Sequence[str]) -> None:
         if not points:
             continue
         i = names.index(name)
+        if panel.joined and not any(isinstance(x, str) for x, *_ in points):
+            points = sorted(points)  # rows that were added later may lie between others
         x, y, deviations = zip(*points, strict=True)
         style = {
             "color": f"C{i % 10}", "marker": MARKERS[i % len(MARKERS)], "markevery": [-1] if panel.joined else None,

@@ -7,15 +7,16 @@ the same division. The enlarged generator's blocks are 768 wide instead of 256, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 import numpy as np
 
 from silosynth.core.errors import DataError
-from silosynth.papers import settings
-from silosynth.papers.experiment import Ask, Repeats, Seed, check_known
-from silosynth.papers.settings import KEPT, Columns, Epochs, RowCount, Setting, SettingJob, TableNames, Trained
+from silosynth.papers import results, settings
+from silosynth.papers.experiment import Ask, Repeats, Row, Seed, check_known
+from silosynth.papers.settings import Columns, Epochs, RowCount, Setting, SettingJob, TableNames, Trained
 from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
@@ -68,7 +69,15 @@ def jobs(
     return settings.jobs(chosen, tables, rows, epochs, trained, repeats, seed)
 
 
-EXPERIMENT = settings.comparison(
-    "silos", "Two to five silos (VT-GAN, figures 11 and 12)", jobs, kept=({**KEPT[0], "silos": (2, 5)},),
-    pictures=partial(settings.pictures, x="silos", averaged=True, joined=True),
+def means(rows: Sequence[Row]) -> list[Row]:
+    """Over repeats, by the number of silos."""
+    return results.in_order(settings.means(rows), "table", "partition", "generator", "trained", "silos")
+
+
+EXPERIMENT = replace(
+    settings.comparison(
+        "silos", "Two to five silos (VT-GAN, figures 11 and 12)", jobs,
+        pictures=partial(settings.pictures, x="silos", averaged=True, joined=True),
+    ),
+    means=means,
 )  # fmt: skip
