@@ -232,7 +232,7 @@ ENTRIES = (
     Published("silofuse", "table-5", "Differences of correlations between real and synthetic columns, as pictures.",
               "Cardio and Intrusion; SiloFuse, LatentDiff and TabDDPM",
               "associations", ("silofuse_table5",),
-              f"Kept for Cardio {FAST}. Pairs of a number and a category are the correlation ratio. {INTRUSION}.",
+              f"Kept {FAST}. Pairs of a number and a category are the correlation ratio. {INTRUSION}.",
               hours=_hours(30, (2 * HOURS["silofuse"] + HOURS["tabddpm"]) / 3)),
     Published("silofuse", "table-6", "Privacy: singling out, linking and inference, as one score.",
               "nine tables; TabDDPM, LatentDiff and SiloFuse", "privacy", ("silofuse_table6",),
