@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from silosynth.papers import (
 )
 from silosynth.papers.published import RIVALS
 from silosynth.papers.results import deviation
-from silosynth.papers.vflgan_table1 import PAPER, PAPER_NUMBER, means
+from silosynth.papers.vflgan_table1 import ALGORITHMS, EPSILON, PAPER, PAPER_NUMBER, means
 
 ROOT = Path(__file__).parents[2]
 WINES = {
@@ -187,6 +187,22 @@ def test_the_attack_guesses_and_privacy_worsens_every_figure() -> None:
         assert all(row[key] > without[key] for row in private for key in settings.FIGURES)
     in_silos = [row for row in rows if row["partition"] == "D^2_0 G^0_2"]
     assert len(in_silos) == 4 and all(abs(row[settings.ATTACK] - 0.5) < 0.01 for row in in_silos)
+
+
+def test_red_wine_as_published_with_and_without_the_paper_s_noise() -> None:
+    kept = [row for row in registry.kept_rows("vflgan_table1") if row["preset"] == "paper"]
+    compared = ("vflgan", "vflgan-base", "vertigan", "wgan-gp")
+    for (name, *cells), epsilon in zip(
+        lines("docs/algorithms/vflgan.md", "| red wine as published |"), (0.0, EPSILON), strict=True
+    ):
+        for algorithm, cell in zip(compared, cells, strict=True):
+            totals = [r["total difference"] for r in kept if (r["algorithm"], r["epsilon"]) == (algorithm, epsilon)]
+            published = PAPER["wine_quality_red"][ALGORITHMS.index(algorithm)][epsilon > 0]
+            assert len(totals) == 3 and published is not None
+            text = f"{point(fmean(totals))} ± {point(stdev(totals))} ({point(published)})"
+            assert cell == text, (name, algorithm)
+            if algorithm.startswith("vflgan"):
+                assert abs(fmean(totals) - published) < 4.303 * stdev(totals) / 3**0.5  # 95 %, three seeds
 
 
 def test_so_many_seeds_of_the_nine_tables_are_kept() -> None:
