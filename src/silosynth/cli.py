@@ -60,8 +60,9 @@ def main() -> None:
     """Entry point of the console script."""
     # PyTorch's threads spin while they wait for each other. On a machine that does something else as well this costs
     # several times the work itself; never to spin makes two threads slower than one. So they spin for a moment
-    # (docs/decisions/0052). Set before PyTorch is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # (docs/decisions/0052), unless the user says how to wait. Set before PyTorch is loaded.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if "--debug" not in sys.argv:
         sys.excepthook = _in_one_line
     typer.main.get_command(app)(prog_name="silosynth")
