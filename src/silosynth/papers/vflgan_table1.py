@@ -34,6 +34,7 @@ from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob,
 from silosynth.papers.tables import bounded
 from silosynth.papers.vflgan_gs_wgan import calibrated
 from silosynth.papers.vflgan_scores import ForestScore, Protocol, averaged, coded, figures, table_frechet
+from silosynth.privacy.events import UNSOUND
 from silosynth.privacy.statement import statement
 from silosynth.simulation.federation import simulate
 
@@ -84,7 +85,7 @@ PRIVATE_KEPT = (
     {"tables": tuple(DELTAS), "draws": 5, "dp": "on", "algorithms": ("dplt",)},
 )  # fmt: skip
 PRIVATE = {"select": "last", "numbers": "quantile"}  # what a private training needs, whatever the preset
-MECHANISM = ("dp.mechanism", "paper-unsound")  # the option of rows whose noise is the paper's
+MECHANISM = ("dp.mechanism", UNSOUND)  # the option of rows whose noise is the paper's
 Privacy = Literal["off", "on", "both", "published"]
 Bounds = Literal["public", "found"]  # of numbers, with differential privacy: known beforehand, or at its cost
 Target = Literal["classes", "number"]  # how a target of integers is learnt: one-hot, or normalised (appendix A.6)
