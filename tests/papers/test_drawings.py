@@ -100,3 +100,10 @@ def test_rows_of_other_shapes_are_drawn(name: str, shown: list[Any]) -> None:
         "silofuse_figure10": (1, {"e2e": [(50, 500), (500, 5000)]}),
         "silofuse_tables3_4": (2, {"t, fast": [("4 permuted", 90.0), ("8 permuted", 90.0)]}),
     }[name]
+
+
+def test_joined_points_stand_in_the_order_of_their_places_and_words_have_room() -> None:
+    figure = drawings.drawn([[Panel("", "silos", {"one": [(2, 0.1, 0.0), (5, 0.2, 0.0), (3, 0.3, 0.0)]})]])
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [2, 3, 5]
+    short, long = (drawings.drawn([[Panel("", "", {"one": [(word, 0.1, 0.0)]})]]) for word in ("word", 30 * "w"))
+    assert long.get_size_inches()[1] > short.get_size_inches()[1] + 1

@@ -326,3 +326,9 @@ def test_all_settings_run_through_each_command(name: str) -> None:
 
 def test_a_single_silo_is_refused() -> None:
     assert call("gdts/table-1", "--silos", 1).exit_code == 2
+
+
+def test_gans_as_published_are_trained_quickly_on_each_of_the_paper_s_tables() -> None:
+    tables = gdts_tables1_2.PAPER["tables"]
+    jobs = gdts_tables1_2.COPIES.sized("kept", {"tables": tables, "repeats": 1})
+    assert {job.identity["table"] for job in jobs} == set(tables) and len(jobs) == 4 * len(tables)

@@ -86,3 +86,11 @@ def test_other_devices_need_no_trial(tmp_path: Path) -> None:
 def test_numbers_of_threads_are_checked(wrong: object) -> None:
     with pytest.raises(ConfigError, match="1 to 64 threads"):
         check_threads(wrong)  # type: ignore[arg-type]
+
+
+def test_the_trial_s_steps_renew_no_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renewed(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("silosynth.models.shampoo._renew", renewed)
+    threads.some_steps()()
