@@ -70,6 +70,20 @@ def test_steps_are_those_of_the_formula(n: int, m: int, seed: int) -> None:
     assert trained(start, given_T).numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+def test_a_matrix_moves_as_it_would_alone() -> None:
+    shapes = [(3, 5), (4, 2), (3, 5), (4, 2), (5, 3)]
+    start = [torch.randn(shape, generator=generator(i), dtype=torch.float64) for i, shape in enumerate(shapes)]
+    given = [gradients(shape, i) for i, shape in enumerate(shapes)]
+    weights = [weight.clone() for weight in start]
+    shampoo = Shampoo(weights, 0.1)
+    for step in range(STEPS):
+        for weight, given_T in zip(weights, given, strict=True):
+            weight.grad = given_T[step].clone()
+        shampoo.step(0.02)
+    for weight, first, given_T in zip(weights, start, given, strict=True):
+        assert weight.numpy() == pytest.approx(trained(first, given_T).numpy(), rel=1e-9, abs=1e-9)
+
+
 def test_turning_the_rows_of_all_gradients_turns_the_steps() -> None:
     given_T, start = gradients((4, 7), 1), torch.zeros(4, 7, dtype=torch.float64)
     turn = torch.linalg.qr(torch.randn(4, 4, generator=generator(2), dtype=torch.float64)).Q
@@ -125,7 +139,7 @@ def test_a_restored_learner_continues_to_the_same_bytes(at: int) -> None:
 def test_blocks_have_shampoo_and_all_other_weights_have_adamw() -> None:
     network = build(GatedMLP, 3, 12, 2, generator=Streams(0).torch())
     learner = Learner(network, rate=1e-2, steps=70, wide=wide(network), wide_rate=0.02)
-    wide_ones = learner.shampoo.weights
+    wide_ones = [weight for alike in learner.shampoo.weights for weight in alike]
     names = {name for name, weight in network.named_parameters() if any(weight is one for one in wide_ones)}
     assert names == {f"blocks.{block}.{layer}.weight" for block in (0, 1) for layer in ("first", "second")}
     others = [weight for group in learner.optimizer.param_groups for weight in group["params"]]

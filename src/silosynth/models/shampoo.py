@@ -23,35 +23,41 @@ class Shampoo:
     directions of the gradients count no more than rare ones, of which AdamW, which rescales weight by weight, knows
     nothing. F takes in every fourth gradient; its root is renewed every fiftieth step, in the first fifty every fourth.
 
+    Matrices of one shape are stacked, K of them (K, n, m): threads share few large operations better than many small.
+
     Args:
         weights: the matrices; what follows changes them.
         decay: weight decay.
     """
 
     def __init__(self, weights: Sequence[Tensor], decay: float) -> None:
-        self.weights, self.decay, self.done = list(weights), decay, 0
+        self.decay, self.done = decay, 0
+        shapes = dict.fromkeys(weight.shape for weight in weights)
+        self.weights = [[weight for weight in weights if weight.shape == shape] for shape in shapes]
         self.means, self.factors, self.roots = list[Tensor](), list[Tensor](), list[Tensor]()  # from the first step on
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """One step of the length ``rate`` against the gathered gradients."""
         if not self.means:
-            self.means = [torch.zeros_like(weight) for weight in self.weights]
-            self.factors = [weight.new_zeros(min(weight.shape), min(weight.shape)) for weight in self.weights]
+            self.means = [torch.zeros_like(torch.stack(alike)) for alike in self.weights]
+            self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
             self.roots = [torch.zeros_like(factor) for factor in self.factors]
-        for weight, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
-            assert weight.grad is not None
-            mean.lerp_(weight.grad, 1 - _KEPT)
-            upright = weight.shape[0] <= weight.shape[1]
-            gradient, along = (_upright(one, upright) for one in (weight.grad, weight.grad.lerp(mean, _KEPT)))
+        for alike, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
+            along = torch.stack([weight.grad for weight in alike if weight.grad is not None])
+            mean.lerp_(along, 1 - _KEPT)
             if self.done % _TAKEN == 0:
-                factor.lerp_(gradient @ gradient.T, 1 - _REMEMBERED if self.done else 1.0)
+                factor.lerp_(_squares(along), 1 - _REMEMBERED if self.done else 1.0)
             if self.done % (_TAKEN if self.done < _RENEWED else _RENEWED) == 0:
-                _renew(root, factor)
-            along = root @ along
-            length = math.sqrt(min(weight.shape) * max(1.0, weight.shape[0] / weight.shape[1]))
-            along *= length / along.norm().clamp_min(1e-12)
-            weight.mul_(1 - rate * self.decay).sub_(_upright(along, upright), alpha=rate)
+                for one, of in zip(root, factor, strict=True):
+                    _renew(one, of)
+            along.lerp_(mean, _KEPT)
+            n, m = along.shape[1:]
+            along = root @ along if n <= m else along @ root
+            length = math.sqrt(min(n, m) * max(1.0, n / m))
+            along *= length / along.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
+            torch._foreach_mul_(alike, 1 - rate * self.decay)
+            torch._foreach_sub_(alike, along.unbind(), alpha=rate)
         self.done += 1
 
     def state(self) -> dict[str, Any]:
@@ -63,11 +69,12 @@ class Shampoo:
         self.done = state["done"]
         for name in ("means", "factors", "roots"):
             pairs = zip(state[name], self.weights, strict=bool(state[name]))  # none of a state before the first step
-            setattr(self, name, [part.to(weight.device, copy=True) for part, weight in pairs])
+            setattr(self, name, [part.to(alike[0].device, copy=True) for part, alike in pairs])
 
 
-def _upright(matrix: Tensor, upright: bool) -> Tensor:
-    return matrix if upright else matrix.T
+def _squares(matrices: Tensor) -> Tensor:
+    """G G' (K, n, n) of each of K matrices (K, n, m); of their transposes if m < n."""
+    return matrices @ matrices.mT if matrices.shape[1] <= matrices.shape[2] else matrices.mT @ matrices
 
 
 def _renew(root: Tensor, factor: Tensor) -> None:
