@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -41,7 +41,7 @@ def lines(page: str, head: str) -> Iterator[list[str]]:
         yield [cell.strip(" `*") for cell in line.strip("|").split("|")]
 
 
-def found(rows: Sequence[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+def found(rows: Sequence[dict[str, Any]], /, **wanted: Any) -> dict[str, Any]:
     (row,) = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
     return row
 
@@ -81,6 +81,49 @@ def test_gdts_as_published() -> None:
         published = gdts_tables1_2.PUBLISHED_COPIES["adult"][row["setting"]]
         assert cells[:3] == [f"{row[key]:.3f}" for key in ("F1", "JSD", "WD")]
         assert cells[3] == ", ".join(f"{published[place]:.3f}" for place in (2, 0, 1))
+
+
+def test_gdts_with_our_training() -> None:
+    kept = {kind: [row for row in registry.kept_rows(f"gdts_{kind}") if row.get("gan") != "paper"]
+            for kind in ("copies", "odd")}  # fmt: skip
+    averaged = {kind: settings.means(rows) for kind, rows in kept.items()}
+    of = {
+        "a full copy": ("copies", "fl", "fl"), "CTGAN on one": ("copies", "central", None),
+        "**ours, averaged": ("copies", "diffusion", None), "one silo repeats": ("odd", "fl", "fl"),
+        "weights by rows": ("odd", "fl, weights by rows", "fl, weights by rows"),
+        "`sharp` weights": ("odd", "fl, sharp weights", None),
+    }  # fmt: skip
+    for name, epochs, *cells, told in lines(
+        "docs/algorithms/gdts.md", "| | epochs | F1 lost | JSD | WD | the paper's |"
+    ):
+        ((kind, setting, published),) = (row for start, row in of.items() if start.strip("*`") in name)
+        row = found(averaged[kind], table="adult", setting=setting, epochs=int(epochs), rows=40_000)
+        assert row["repeats"] == (3 if "3 seeds" in name else 1)
+        for cell, key in zip(cells, ("F1", "JSD", "WD"), strict=True):
+            shown = cell.partition(" ")[0]
+            assert cell == f"{row[key]:.{len(shown) - 2}f}{deviation(row, key)}", (name, key)
+        of_paper = {"copies": gdts_tables1_2.PUBLISHED_COPIES, "odd": gdts_tables1_2.PUBLISHED_ODD}[kind]["adult"]
+        assert told == (", ".join(f"{of_paper[published][place]:.3f}" for place in (2, 0, 1)) if published else ""), (
+            name
+        )
+    page = " ".join((ROOT / "docs/algorithms/gdts.md").read_text("utf-8").split())
+    nsl = [row for row in averaged["copies"] if row["table"] == "intrusion_nsl_kdd_20pct"]
+    fl, diffusion = found(nsl, setting="fl", epochs=8), found(nsl, setting="diffusion", epochs=12)
+    assert (
+        f"`fl` loses {fl['F1']:.3f} in F1 at 8 epochs (JSD {fl['JSD']:.3f}, WD {fl['WD']:.3f}), averaged diffusion "
+        f"{diffusion['F1']:.3f} at 12 ({diffusion['JSD']:.3f}, {diffusion['WD']:.3f})"
+    ) in page
+    times = [
+        found(averaged["copies"], table="adult", setting=one, epochs=end)["seconds"]
+        for one, end in (("diffusion", 16), ("fl", 24))
+    ]
+    times += [diffusion["seconds"], fl["seconds"]]
+    assert (
+        "on Adult {} s for diffusion and {} s for `fl`, on NSL-KDD {} s and {} s".format(
+            *(f"{time:,.0f}".replace(",", " ") for time in times)
+        )
+        in page
+    )
 
 
 def test_what_attacks_find_in_vtgan() -> None:
@@ -252,6 +295,43 @@ def test_neither_order_nor_silos_move_a_score_by_more_than_1_1() -> None:
         assert max(scores) - min(scores) < 1.1
 
 
+def test_joint_latents() -> None:
+    rows = [row for row in registry.kept_rows("silofuse_joint_latents") if row["latents"] == 1]
+    tables = {
+        "airline": "airline_satisfaction",
+        "adult": "adult",
+        "bank": "bank_marketing",
+        "covertype": "covertype_50k",
+    }
+    for name, *cells, seeds in lines(
+        "docs/algorithms/silofuse.md", "| | `silofuse` | `silofuse-joint` | `latentdiff` |"
+    ):
+        known = {}
+        for method, cell in zip(("silofuse", "silofuse-joint", "latentdiff"), cells, strict=True):
+            errors = [row["trend across"] for row in rows if (row["table"], row["method"]) == (tables[name], method)]
+            known[method] = len(errors)
+            spread = f" ± {stdev(errors):.2f}".replace("0.", ".") if len(errors) > 1 else ""
+            assert cell == f"{fmean(errors):.2f}{spread}", (name, method)
+        most = max(known.values())
+        less = "".join(f" (`{method}` {n})" for method, n in known.items() if n < most)
+        assert seeds.strip("`") == f"{most}{less}".strip("`"), name
+
+
+def test_what_latents_give_away_to_who_knows_some_rows() -> None:
+    rows = registry.kept_rows("silofuse_inversion")
+    categories = [row for row in rows if row["blind"] > 0]
+    page = " ".join((ROOT / "docs/algorithms/silofuse.md").read_text("utf-8").split())
+    least, most = (round(100 * of(row["200 rows known"] for row in categories)) for of in (min, max))
+    income, occupation, age = (found(rows, column=column) for column in ("income", "occupation", "age"))
+    assert f"predicts {least} to {most} % of the categorical values of the other rows correctly" in page
+    known = [f"{100 * row['200 rows known']:.0f}" for row in (income, occupation)]
+    blind = [f"{100 * row['blind']:.0f}" for row in (income, occupation)]
+    assert "(income {} %, occupation {} %, where guessing reaches {} and {} %)".format(*known, *blind) in page
+    assert f"explains {100 * age['200 rows known']:.0f} % of the variance of age" in page
+    least = round(100 * min(row["2000 rows known"] for row in categories))
+    assert f"With 2 000 known rows it is {least} to 100 % and up to {100 * age['2000 rows known']:.1f} %" in page
+
+
 def test_tabvfl_s_losses() -> None:
     rows = failures.means(registry.kept_rows("tabvfl_figure6"))
     tables = {"airline": "airline_satisfaction", "bank": "bank_marketing", "covertype": "covertype_50k",
@@ -291,3 +371,40 @@ def test_tabvfl_as_published_on_nsl_kdd() -> None:
     figures = [f"{row[f'{how} F1']:.3f}"[1:] for row in (five, two) for how in latents.EVALUATIONS]
     assert "{} ({}) in five guests, where .993 is published, and {} ({}) in two".format(*figures) in page
     assert max(five["seconds"], two["seconds"]) < 300
+
+
+def test_tabvfl_with_two_guests() -> None:
+    rows = [row for row in latents.means(registry.kept_rows("tabvfl_figure5")) if '"patience": 20' in row["options"]]
+    page = " ".join((ROOT / "docs/algorithms/tabvfl.md").read_text("utf-8").split())
+    own = []
+    for table, method in product(latents.TABLES, ("tabvfl", "lt")):
+        row = found(rows, table=table, method=method, guests=2)
+        own.append("{} ({})".format(*(f"{row[f'{how} F1']:.3f}"[1:] for how in latents.EVALUATIONS)))
+    assert (
+        "Two guests: TabVFL {} and LT {} on airline, {} and {} on bank, {} and {} on covertype, {} and {} on NSL-KDD."
+    ).format(*own) in page
+
+
+def test_what_a_perfect_generator_scores_and_what_vflgan_costs() -> None:
+    rows = registry.kept_rows("vflgan_total_difference_floor")
+    page = " ".join((ROOT / "docs/algorithms/vflgan.md").read_text("utf-8").split())
+    perfect = found(rows, kind="perfect")["totals"]
+    assert (
+        f"white wines score {point(fmean(perfect))} in a single table (eight pairs of tables of one generator: "
+        f"{point(min(perfect))} to {point(max(perfect))}, mean {f'{fmean(perfect):.3f}'[1:]})"
+    ) in page
+    assert len(perfect) == 8
+    halves = {row["table"]: row["totals"] for row in rows if row["kind"] == "halves"}
+    own = [point(of(halves[WINES[name]])) for name in list(WINES)[:4] for of in (min, max)]
+    assert "score {} to {} (red wine), {} to {} (white), {} to {} (credit) and {} to {} (HCV)".format(*own) in page
+    red = [
+        row
+        for row in registry.kept_rows("vflgan_table1")
+        if row["table"] == "wine_quality_red" and row["preset"] == "balanced"
+    ]
+    vflgan, base = (found(red, algorithm=name) for name in ("vflgan", "vflgan-base"))
+    assert (
+        f"{vflgan['seconds']:.0f} s (silos, coordinator and wire together) and {vflgan['bytes'] / 1e9:.1f} GB, "
+        f"`vflgan-base` {base['seconds']:.0f} s and as much"
+    ) in page
+    assert base["bytes"] == pytest.approx(vflgan["bytes"], rel=1e-3)
