@@ -59,6 +59,7 @@ def driven(federation: ss.Federation, checkpoint_every: float) -> None:
 
 def main() -> None:
     """Time all in turn."""
+    common.parser(__doc__).parse_args()
     federation = tables.in_silos(tables.modelled("adult").head(10_000), 4)
     ways = {
         "direct": lambda: direct(federation),

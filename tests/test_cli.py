@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,20 @@ def test_what_nobody_foresaw_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("internal error: ZeroDivisionError: division by zero\n")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("said", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")]
+)
+def test_threads_spin_for_a_moment_unless_the_user_says_how_they_wait(said: dict[str, str], spins: str) -> None:
+    code = (
+        "import atexit, os, sys; from silosynth import cli; sys.argv = ['silosynth', '--version'];"
+        "atexit.register(lambda: print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)); cli.main()"
+    )
+    usual = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=usual | said)
+    assert done.stdout.splitlines()[-1] == f"{spins} False"
 
 
 # Looking

@@ -3,12 +3,13 @@
 PyTorch lets a backend be written in Python (`torch.utils.backend_registration`). Here each tensor of the device "far"
 holds one on the CPU, which computes: so results are those of the CPU, to the bit. What fails on CUDA fails here:
 `Tensor.numpy`, and operations on tensors of both devices, but for those that CUDA allows (numbers, copies, places on
-the CPU that index a tensor elsewhere). Only that a generator is of its tensor's device is not checked.
+the CPU that index a tensor elsewhere), and a generator of another device than its tensor's (`check_generators`).
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,6 +56,28 @@ class Far(Tensor):
         if operator in _COPIES:
             return args[0]
         return return_and_correct_aliasing(operator, args, kwargs, tree_map_only(Tensor, Far, made)) if there else made
+
+
+DRAWING = ("rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal")
+DRAWING_IN_PLACE = ("normal_", "uniform_", "exponential_", "bernoulli_", "random_")
+
+
+def check_generators(patch: Callable[[Any, str, Any], None]) -> None:
+    """Have all that draws refuse, as CUDA does, a generator that is not of the device that it draws on."""
+    for owner, names in ((torch, DRAWING), (Tensor, DRAWING_IN_PLACE)):
+        for name in names:
+            patch(owner, name, _checked(getattr(owner, name)))
+
+
+def _checked(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def drawn(*args: Any, generator: torch.Generator | None = None, **how: Any) -> Any:
+        first = args[0] if args and isinstance(args[0], Tensor) else None
+        where = first.device if first is not None else torch.device(how.get("device") or CPU)
+        if generator is not None and generator.device.type != where.type:
+            raise RuntimeError(f"Expected a {where.type!r} generator, but found one of {generator.device.type!r}")
+        return draw(*args, generator=generator, **how)
+
+    return drawn
 
 
 class FarGenerator(torch.Generator):

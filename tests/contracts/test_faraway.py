@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 import torch
-from tests.contracts.faraway import CPU, Far, FarGenerator, device
-from tests.contracts.settings import TINY, entry_of, federation, fitted
+from tests.contracts.faraway import CPU, Far, FarGenerator, check_generators, device
+from tests.contracts.settings import TINY, entry_of, federation, fitted, frame
 
 import silosynth as ss
 from silosynth.core.conversation import Exchange
@@ -23,6 +23,9 @@ QUICK = (
     "ctgan",
     "e2e",
     "e2edistr",
+    "gdts",
+    "gdts diffusion",
+    "gdts md",
     "latentdiff",
     "silofuse",
     "tabddpm",
@@ -46,10 +49,11 @@ def far(monkeypatch):
         return FarGenerator().manual_seed(self.integer())
 
     monkeypatch.setattr(Streams, "torch", generator)
-    monkeypatch.setattr(latent, "_bfloat16", lambda *_: False)
+    monkeypatch.setattr(latent, "fast_bfloat16", lambda _: False)
     for module in (training, models):
         monkeypatch.setattr(module, "resolve_device", lambda name: device() if name == "far" else torch.device(name))
     monkeypatch.setattr(Far, "computed", 0)
+    check_generators(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize("name", SOME_SLOW)
@@ -87,6 +91,25 @@ def test_one_silo_may_be_elsewhere_and_the_others_here(far_silo):
             assert not any(isinstance(value, Far) for value in values)
             sent += len(values)
     assert Far.computed > 50 and sent > 20
+
+
+def test_latents_are_learnt_elsewhere():
+    federation = ss.simulate(frame(60), {"bank": ["age", "spent", "city"], "shop": ["member", "since", "note"]})
+    sizes = {"net.latent": 6, "net.attention": 3, "batch": 12, "pretraining_epochs": 1, "finetuning_epochs": 1}
+    how = {"preset": "fast", "options": sizes, "progress": False, "threads": 1}
+    there, here = (ss.represent("tabvfl", federation, "member", device=place, **how) for place in ("far", "cpu"))
+    assert Far.computed > 50
+    assert there.transform().equals(here.transform())
+
+
+def test_a_generator_of_another_device_is_refused():
+    for draw in (
+        lambda: torch.randn(3, generator=FarGenerator()),
+        lambda: torch.ones(3).normal_(generator=FarGenerator()),
+        lambda: torch.rand(3, generator=torch.Generator(), device=device()),
+    ):
+        with pytest.raises(RuntimeError, match="generator"):
+            draw()
 
 
 def test_what_cuda_refuses_is_refused():

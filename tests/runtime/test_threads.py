@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from silosynth import catalog
 from silosynth.core.errors import ConfigError, StorageError
 from silosynth.runtime import threads
 from silosynth.runtime.threads import FILE, check_threads, fastest, settle_threads
 
 CPU = torch.device("cpu")
+SILOFUSE = catalog.algorithm("silofuse").configure("fast", {})
 
 
 class Machine:
@@ -59,7 +61,7 @@ def test_the_trial_leaves_torch_as_it_was() -> None:
 
 
 def test_a_number_is_taken_as_it_is_and_not_tried(tmp_path: Path) -> None:
-    assert settle_threads(3, tmp_path, False, CPU) == 3
+    assert settle_threads(3, tmp_path, False, CPU, SILOFUSE) == 3
     assert not list(tmp_path.iterdir())
 
 
@@ -69,17 +71,18 @@ def test_what_was_found_is_kept_for_resuming_and_found_anew_by_a_new_run(
     found = iter([4, 2])
     monkeypatch.setattr(threads, "fastest", lambda step, most: next(found))
     monkeypatch.setattr(threads, "some_steps", lambda: None)  # it is large
-    assert [settle_threads("auto", tmp_path, again, CPU) for again in (True, True, False, True)] == [4, 4, 2, 2]
+    tried = [settle_threads("auto", tmp_path, again, CPU, SILOFUSE) for again in (True, True, False, True)]
+    assert tried == [4, 4, 2, 2]
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("many")
     with pytest.raises(StorageError, match=r"holds the number of threads.*many"):
-        settle_threads("auto", tmp_path, True, CPU)
+        settle_threads("auto", tmp_path, True, CPU, SILOFUSE)
 
 
 def test_other_devices_need_no_trial(tmp_path: Path) -> None:
-    assert settle_threads("auto", tmp_path, False, torch.device("meta")) == 1
+    assert settle_threads("auto", tmp_path, False, torch.device("meta"), SILOFUSE) == 1
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 65, 1.0, "two", True, None])
@@ -93,4 +96,13 @@ def test_the_trial_s_steps_renew_no_roots(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError
 
     monkeypatch.setattr("silosynth.models.shampoo._renew", renewed)
-    threads.some_steps()()
+    steps = threads.some_steps()
+    for _ in range(13):  # of four steps each; every fiftieth renews roots
+        steps()
+
+
+@pytest.mark.parametrize("name", ["vtgan", "ctgan", "mst", "gdts"])
+def test_a_coordinator_without_a_generator_of_latents_has_one_thread_and_no_trial(name: str, tmp_path: Path) -> None:
+    config = catalog.algorithm(name).configure("fast", {})
+    assert settle_threads("auto", tmp_path, False, CPU, config) == 1
+    assert not list(tmp_path.iterdir())

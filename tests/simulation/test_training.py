@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import silosynth as ss
 from silosynth.catalog import ALGORITHMS
 from silosynth.core.errors import CheckpointError, ConfigError, DataError, SchemaError, StorageError
 from silosynth.core.schema import below
 from silosynth.data.infer import ColumnWarning
+from silosynth.models.latent import fast_bfloat16
 from silosynth.runtime import driver, threads
 from silosynth.runtime.wire import pack
 from silosynth.simulation.model import BATCH
@@ -351,9 +353,16 @@ def test_missing_bounds_of_all_silos_are_listed_before_anything_is_sent(name):
     assert "[schema]\na = { low = …, high = … }\nc = { low = 0, high = … }" in caught.value.remedy
 
 
-def test_a_checkpoint_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("torch.backends.cpu.get_cpu_capability", "ABACUS"),
+        ("silosynth.simulation.training.fast_bfloat16", not fast_bfloat16(torch.device("cpu"))),
+    ],
+)
+def test_a_checkpoint_of_another_arithmetic_is_refused(asked, answer, tmp_path, monkeypatch):
     _halted(tmp_path)
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ABACUS")
+    monkeypatch.setattr(asked, lambda *_: answer)
     with pytest.raises(CheckpointError, match="experiment"):
         fit(folder=tmp_path, resume=True)
 

@@ -480,7 +480,7 @@ def run_order(
         if job.drawing is not None:
             start = partial(redraw, job, read_trained(folder.parent / job.drawing.job), streams, device)
             every = 0.0  # its one checkpoint keeps what makes the rows that it draws again the same
-        threads = settle_threads(order.threads, folder, begun, device)
+        threads = settle_threads(order.threads, folder, begun, device, job.config)
         outcome = driver.drive(start, link, ledger, store, status.watch, True, seconds=every, threads=threads)
         _write(job, outcome, ledger, folder)
     except BaseException as error:

@@ -375,7 +375,8 @@ class LatentGenerator:
             wide_rate=config.wide_rate,
         )  # fmt: skip
         self.gaussian = gaussian_path(config.diffusion_steps, config.variances, config.target)
-        self.arithmetic = torch.bfloat16 if _bfloat16(config.precision, device) else torch.float32
+        precision = config.precision if config.precision != "auto" or not fast_bfloat16(device) else "bfloat16"
+        self.arithmetic = torch.bfloat16 if precision == "bfloat16" else torch.float32
 
     @property
     def part(self) -> int:
@@ -512,9 +513,9 @@ def _network(latents: int, config: LatentConfig, draw: torch.Generator) -> nn.Mo
     return network
 
 
-def _bfloat16(precision: str, device: torch.device) -> bool:
-    if precision != "auto":
-        return precision == "bfloat16"
+def fast_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16, as far as this PyTorch can tell."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private, and not in every PyTorch
+    return any(getattr(torch.cpu, name, lambda: False)() for name in asked)

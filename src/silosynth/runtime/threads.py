@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -41,15 +41,17 @@ def check_threads(threads: int | str) -> Threads:
     raise ConfigError(rule, threads, "Set threads to a number, or to 'auto'.")
 
 
-def settle_threads(threads: Threads, folder: Path, again: bool, device: torch.device) -> int:
+def settle_threads(threads: Threads, folder: Path, again: bool, device: torch.device, config: Any) -> int:
     """The number of threads of a run in ``folder``: with ``again``, the one that an earlier trial found there.
+
+    One without a trial where the coordinator trains no generator of latents, which is what trials are made of.
 
     Raises:
         StorageError: the folder holds something else than that number.
     """
     if threads != "auto":
         return threads
-    if device.type != "cpu":
+    if device.type != "cpu" or not isinstance(getattr(config, "latent", None), LatentConfig):
         return 1
     path = folder / FILE
     if again and path.exists():
@@ -71,9 +73,13 @@ def usable_cores() -> int:
 def some_steps() -> Callable[[], None]:
     """Four training steps of SiloFuse's generator at its usual size, which most time goes into."""
     generator = LatentGenerator(2048, 32, LatentConfig(fit_to_rows=False), Streams(0), torch.device("cpu"))
-    generator.learner.shampoo.done = 51  # as most steps are, and not as the first ones, which renew its roots
     x_NL, draw = torch.zeros(2048, 32), Streams(0).torch()
-    return lambda: generator.descend(x_NL, torch.arange(2048), 4, draw)
+
+    def steps() -> None:
+        generator.learner.shampoo.done = 51  # as most steps are: without renewing its roots
+        generator.descend(x_NL, torch.arange(2048), 4, draw)
+
+    return steps
 
 
 def fastest(step: Callable[[], None], most: int, clock: Callable[[], float] = time.perf_counter) -> int:

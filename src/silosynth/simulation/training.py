@@ -30,6 +30,7 @@ from silosynth.core.schema import LEAST_ROWS, Column, Table, modelled_columns
 from silosynth.core.streams import Streams
 from silosynth.data.infer import ColumnWarning
 from silosynth.encoders.table import check_bounds
+from silosynth.models.latent import fast_bfloat16
 from silosynth.privacy.events import Target, draws_noise
 from silosynth.privacy.sealed import Seat, seats
 from silosynth.runtime.checkpoint import CheckpointStore, PartStore, secret_seed
@@ -88,7 +89,8 @@ def fit(
         overwrite: start again although ``folder`` holds checkpoints, and remove them.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
-        threads: torch threads of the coordinator; each silo has one, and silos train side by side. "auto" takes the
+        threads: torch threads of the coordinator. Each silo has one, and silos train side by side; `gdts` and baselines
+            of one table are trained by silos. "auto" is 1 where the coordinator trains no model of latents, else the
             number that is fastest in a trial of a second, which `Model.threads` says and ``resume`` keeps: on another
             day, or a busier machine, it may be another, whose results differ in the last bits.
         checkpoint_every: minimum seconds between two checkpoints; 0 writes one at every safe point.
@@ -302,7 +304,8 @@ class _TrainingRun:
 
     def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
         """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
-        arithmetic = [self.threads, self.device.type, torch.backends.cpu.get_cpu_capability()]
+        capability = torch.backends.cpu.get_cpu_capability()
+        arithmetic = [self.threads, self.device.type, capability, fast_bfloat16(self.device)]
         options = messages.to_state(config)
         content = [version.VERSION, name, options, seed, arithmetic, federation.silos, federation.digest()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -319,7 +322,7 @@ class _TrainingRun:
             store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
             if self.overwrite and not self.resume:
                 store.discard()
-            threads = settle_threads(self.threads, place, self.resume, self.device)
+            threads = settle_threads(self.threads, place, self.resume, self.device, config)
             seated = seats(federation.roster, streams.child("seats"))
             link = self._connect(name, entry, config, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:
