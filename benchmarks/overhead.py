@@ -1,11 +1,12 @@
 """What conversation, messages and ledger cost in process, against the same computation called directly.
 
     python benchmarks/overhead.py
+    python benchmarks/overhead.py --algorithms vtgan vflgan     # many small exchanges
 
-SiloFuse on 10 000 rows of Adult. "direct" hands Python objects from call to call: nothing is encoded, noted or stored.
-"driven" is the runtime without checkpoints before the end, "stored" the same with one every 15 seconds. All are run in
-turn, several times; figures are medians of ratios within a turn, in processor time, which other processes on a shared
-machine disturb less than wall-clock time.
+10 000 rows of Adult in four silos, preset fast, few steps. "direct" hands Python objects from call to call: nothing is
+encoded, noted or stored. "driven" is the runtime without checkpoints before the end, "stored" the same with one every
+15 seconds. All are run in turn, several times; figures are medians of ratios within a turn, in processor time, which
+other processes on a shared machine disturb less than wall-clock time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import common
 import torch
@@ -26,13 +28,17 @@ from silosynth.papers import tables
 from silosynth.simulation.silos import make_parties
 
 REPEATS = 5
-OPTIONS = {"coder.steps": 500, "latent.steps": 500}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "silofuse": {"coder.steps": 500, "latent.steps": 500},
+    "vtgan": {"epochs": 1, "least_rounds": 60},
+    "vflgan": {"epochs": 1, "least_rounds": 300},
+}
 
 
-def direct(federation: ss.Federation) -> None:
+def direct(name: str, federation: ss.Federation) -> None:
     """The algorithm without a runtime."""
-    entry, cpu = algorithm("silofuse"), torch.device("cpu")
-    config = entry.configure("fast", OPTIONS)
+    entry, cpu = algorithm(name), torch.device("cpu")
+    config = entry.configure("fast", OPTIONS[name])
     parties = make_parties(entry, config, federation, Streams(0), cpu)
     talk = entry.coordinate(federation.roster, config, Streams(0).child("coordinator"), cpu)
     got: dict = {}
@@ -52,33 +58,42 @@ def direct(federation: ss.Federation) -> None:
     torch.set_num_threads(before)
 
 
-def driven(federation: ss.Federation, checkpoint_every: float) -> None:
+def driven(name: str, federation: ss.Federation, checkpoint_every: float) -> None:
     """The same through the runtime, with ledger and checkpoints."""
-    ss.fit("silofuse", federation, preset="fast", options=OPTIONS, progress=False, checkpoint_every=checkpoint_every)
+    how = {"options": OPTIONS[name], "progress": False, "checkpoint_every": checkpoint_every}
+    ss.fit(name, federation, "fast", **how)
+
+
+def timed(name: str, federation: ss.Federation) -> list[dict[str, Any]]:
+    """Each way's seconds, and by how much it takes longer than without a runtime."""
+    ways = {
+        "direct": lambda: direct(name, federation),
+        "driven": lambda: driven(name, federation, math.inf),
+        "stored": lambda: driven(name, federation, 15.0),
+    }
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    direct(name, federation)  # warm-up
+    for _ in range(REPEATS):
+        for way, do in ways.items():
+            start = time.process_time()
+            do()
+            taken[way].append(time.process_time() - start)
+    rows = []
+    for way, seconds in taken.items():
+        extra = [100 * (b / a - 1) for a, b in zip(taken["direct"], seconds, strict=True)]
+        row = {"algorithm": name, "way": way, "processor s": statistics.median(seconds)}
+        row |= {"over direct %": statistics.median(extra), "least %": min(extra), "most %": max(extra)}
+        rows.append(row | {"repeats": REPEATS})
+    return rows
 
 
 def main() -> None:
     """Time all in turn."""
-    common.parser(__doc__).parse_args()
+    parser = common.parser(__doc__)
+    parser.add_argument("--algorithms", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
+    options = parser.parse_args()
     federation = tables.in_silos(tables.modelled("adult").head(10_000), 4)
-    ways = {
-        "direct": lambda: direct(federation),
-        "driven": lambda: driven(federation, math.inf),
-        "stored": lambda: driven(federation, 15.0),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    direct(federation)  # warm-up
-    for _ in range(REPEATS):
-        for name, do in ways.items():
-            start = time.process_time()
-            do()
-            taken[name].append(time.process_time() - start)
-    rows = []
-    for name, seconds in taken.items():
-        extra = [100 * (b / a - 1) for a, b in zip(taken["direct"], seconds, strict=True)]
-        row = {"way": name, "processor s": statistics.median(seconds), "over direct %": statistics.median(extra)}
-        rows.append(row | {"least %": min(extra), "most %": max(extra), "repeats": REPEATS})
-    common.keep("overhead", rows)
+    common.keep("overhead", [row for name in options.algorithms for row in timed(name, federation)])
 
 
 if __name__ == "__main__":
