@@ -112,7 +112,9 @@ def test_show_has_command_sizes_deviations_and_the_kept_tables() -> None:
     assert all(part in shown for part in (entry.shows, entry.sizes, entry.command, entry.deviates, plainly(kept)))
     assert "published: Adult" not in call("show", "beside/inversion").stdout  # of ours nothing is
     rows = json.loads((registry.RESULTS / "silofuse_tables3_4.json").read_text("utf-8"))["rows"]
-    assert said("show", entry.name)["kept"][0]["sizes"].startswith(f"{len(rows)} results, tables abalone, cardio")
+    assert said("show", entry.name)["kept"][0]["sizes"].startswith(
+        f"{len(rows)} results, tables abalone, adult, cardio"
+    )
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:

@@ -204,6 +204,7 @@ EXPERIMENT = PaperExperiment(
     kept=(
         {"tables": SMALLER, "repeats": 3}, {"tables": LARGER},
         {"tables": SMALLER, "methods": METHODS, "preset": "fast", "repeats": 3},
+        {"tables": (*LARGER, "adult"), "methods": METHODS, "preset": "fast"},
     ),
     published={"methods": METHODS, "preset": "paper", "repeats": 5},
     example="--table loan --table abalone --preset fast --method silofuse --method tabddpm",

@@ -104,7 +104,7 @@ LEGEND = (
 EXPERIMENT = PaperExperiment(
     "privacy", "Privacy as one score (SiloFuse, table VI)", LEGEND, jobs, measure, sections, means,
     small={"tables": ("diabetes_pima",), "preset": "fast"},
-    kept=({"tables": ("abalone",), "preset": "fast", "repeats": 3},),
+    kept=({"tables": ("loan", "abalone", "diabetes_pima"), "preset": "fast", "repeats": 3},),
     published={"preset": "paper", "repeats": 5}, example="--table abalone --preset fast --method silofuse",
 )  # fmt: skip
 TABLE_7 = {"tables": ("abalone", "heloc"), "methods": ("latentdiff", "silofuse"), "steps": (2, 5, 25)}
