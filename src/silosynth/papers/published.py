@@ -241,8 +241,8 @@ ENTRIES = (
     Published("silofuse", "table-6", "Privacy: singling out, linking and inference, as one score.",
               "nine tables; TabDDPM, LatentDiff and SiloFuse", "privacy", ("silofuse_table6",),
               f"Kept for Loan, Abalone and Diabetes {FAST}. {PRIVACY} All three models score above 95 by them, far "
-              "above what is published. On Loan and Diabetes none is ahead by more than seeds differ; on Abalone SiloFuse, "
-              "which is published as best, scores least: its singling out has a risk of 11 %.",
+              "above what is published. On Loan and Diabetes none is ahead by more than seeds differ; on Abalone "
+              "SiloFuse, which is published as best, scores least: its singling out has a risk of 11 %.",
               hours=_hours(135, (2 * HOURS["silofuse"] + HOURS["tabddpm"]) / 3)),
     Published("silofuse", "table-7", "Privacy with 2, 5 and 25 steps of denoising.", "Abalone and Heloc",
               "privacy-by-steps", ("silofuse_table7",),
