@@ -105,7 +105,7 @@ PRESETS: Mapping[str, VTGANConfig] = {
 }
 _NOISED = replace(_BALANCED, batch=256, noise=64, width=64, generator_width=128)  # small critics learn through noise
 PRIVATE: Mapping[str, VTGANConfig] = {  # with ``dp``
-    "fast": replace(_NOISED, epochs=15, least_rounds=300, average=0.99),
+    "fast": replace(_NOISED, epochs=15, least_rounds=300, average=0.99, rate=3e-3),
     "balanced": replace(_NOISED, epochs=50, least_rounds=1000),
     "best": replace(_NOISED, epochs=100, least_rounds=2000, width=128, generator_width=256),
 }
