@@ -10,11 +10,15 @@ import argparse
 import json
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
+from silosynth.core.conversation import Conversation, Exchange
 from silosynth.core.files import write_atomic
 from silosynth.papers import results
 
@@ -41,6 +45,19 @@ def seconds(work: Callable[[], object]) -> float:
     with clock() as taken:
         work()
     return taken["seconds"]
+
+
+def converse(talk: Conversation[Any], parties: Mapping[str, Any]) -> None:
+    """Run a conversation without a runtime: parties answer on one thread each, two at once, and nothing is encoded."""
+    before, got = torch.get_num_threads(), None
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool, suppress(StopIteration):
+        while True:
+            step = talk.send(got)
+            asks = step.asks if isinstance(step, Exchange) else {}
+            answers = {silo: pool.submit(parties[silo].answer, ask) for silo, ask in asks.items()}
+            got = {silo: answer.result() for silo, answer in answers.items()}
+    torch.set_num_threads(before)
 
 
 def peak_gigabytes() -> float:

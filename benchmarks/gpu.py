@@ -1,19 +1,18 @@
 """A GPU beside this machine's processor: seconds of training and sampling of SiloFuse's presets on Adult, and figures.
 
-    python benchmarks/gpu.py                                              # fast and balanced, on cuda and cpu
+    python benchmarks/gpu.py                                              # fast and balanced, on cuda, cpu and mixed
     python benchmarks/gpu.py --presets paper --devices cuda               # the published iterations
     python benchmarks/gpu.py --presets fast --devices cpu --rows 2000     # without a GPU: only shows that it runs
 
 Four silos hold the columns in their order; coordinator and silos compute on the same device. "mixed" is training
 alone, with two silos on the processor and all else on the GPU. Each has a short training first, which starts the
-device. Where there is no GPU, nothing is measured but what ``--devices cpu`` asks for. That rows do not hang on the
-device is for tests
+device. Where there is no GPU, nothing is measured but what ``--devices cpu`` asks for. That rows do not depend on
+the device is for tests
 (`tests/contracts/test_cuda.py`, and `test_faraway.py` without a GPU).
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import Any
 
@@ -23,7 +22,6 @@ import torch
 
 import silosynth as ss
 from silosynth.catalog import algorithm
-from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.papers import tables
 from silosynth.simulation.silos import make_parties
@@ -66,17 +64,13 @@ def mixed(preset: str, device: str, rows: int | None, seed: int) -> dict[str, An
     start(federation, device)
     entry, where = algorithm("silofuse"), torch.device(device)
     config = entry.configure(preset, {})
-    here, there = (
-        make_parties(entry, config, federation, Streams(seed), place) for place in (torch.device("cpu"), where)
-    )
-    parties = {silo: (here if number < 2 else there)[silo] for number, silo in enumerate(federation.silos)}
+    places = [torch.device("cpu")] * 2 + [where] * 2
     with common.clock() as fitting:
-        talk, got = entry.coordinate(federation.roster, config, Streams(seed).child("coordinator"), where), None
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = talk.send(got)
-                asks = step.asks if isinstance(step, Exchange) else {}
-                got = {silo: parties[silo].answer(ask) for silo, ask in asks.items()}
+        parties = {
+            silo: make_parties(entry, config, federation, Streams(seed), place)[silo]
+            for silo, place in zip(federation.silos, places, strict=True)
+        }
+        common.converse(entry.coordinate(federation.roster, config, Streams(seed).child("coordinator"), where), parties)
     return {"preset": preset, "device": "mixed", "rows": federation.rows, "fit s": fitting["seconds"]}
 
 
@@ -84,17 +78,19 @@ def main() -> None:
     """Run all presets on all devices, and keep the table where a GPU was among them."""
     parser = common.parser(__doc__)
     parser.add_argument("--presets", nargs="+", default=["fast", "balanced"])
-    parser.add_argument("--devices", nargs="+", default=["cuda", "cpu"], choices=["cuda", "cpu"])
+    parser.add_argument("--devices", nargs="+", default=["cuda", "cpu", "mixed"], choices=["cuda", "cpu", "mixed"])
     parser.add_argument("--rows", type=int, help="of the table, two thirds of which are for training (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if "cuda" in options.devices and not torch.cuda.is_available():
+    if options.devices != ["cpu"] and not torch.cuda.is_available():
         sys.exit("There is no GPU that PyTorch can use: nothing was measured. On the processor: --devices cpu.")
     plan = [(preset, device) for preset in options.presets for device in options.devices]
-    rows = [run(preset, device, options.rows, options.seed) for preset, device in plan]
-    if "cuda" in options.devices:
-        rows += [mixed(preset, "cuda", options.rows, options.seed) for preset in options.presets]
-    if "cuda" in options.devices:
+    rows = [
+        mixed(preset, "cuda", options.rows, options.seed) if device == "mixed"
+        else run(preset, device, options.rows, options.seed)
+        for preset, device in plan
+    ]  # fmt: skip
+    if options.devices != ["cpu"]:
         common.keep("gpu", rows, "Adult, four silos.\n")
     else:
         print(common.markdown(rows))

@@ -1,11 +1,11 @@
 """What conversation, messages and ledger cost in process, against the same computation called directly.
 
     python benchmarks/overhead.py
-    python benchmarks/overhead.py --algorithms vtgan vflgan     # many small exchanges
+    python benchmarks/overhead.py --algorithms vflgan     # of many small exchanges; keeps nothing
 
 10 000 rows of Adult in four silos, preset fast, few steps. "direct" hands Python objects from call to call: nothing is
 encoded, noted or stored. "driven" is the runtime without checkpoints before the end, "stored" the same with one every
-15 seconds. All are run in turn, several times; figures are medians of ratios within a turn, in processor time, which
+five seconds. All are run in turn, several times; figures are medians of ratios within a turn, in processor time, which
 other processes on a shared machine disturb less than wall-clock time.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import common
@@ -22,7 +21,6 @@ import torch
 
 import silosynth as ss
 from silosynth.catalog import algorithm
-from silosynth.core.conversation import Exchange
 from silosynth.core.streams import Streams
 from silosynth.papers import tables
 from silosynth.simulation.silos import make_parties
@@ -41,21 +39,7 @@ def direct(name: str, federation: ss.Federation) -> None:
     config = entry.configure("fast", OPTIONS[name])
     parties = make_parties(entry, config, federation, Streams(0), cpu)
     talk = entry.coordinate(federation.roster, config, Streams(0).child("coordinator"), cpu)
-    got: dict = {}
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        step = next(talk)
-        while True:
-            got = {}
-            if isinstance(step, Exchange):
-                answers = {silo: pool.submit(parties[silo].answer, ask) for silo, ask in step.asks.items()}
-                got = {silo: answer.result() for silo, answer in answers.items()}
-            try:
-                step = talk.send(got)
-            except StopIteration:
-                break
-    torch.set_num_threads(before)
+    common.converse(talk, parties)
 
 
 def driven(name: str, federation: ss.Federation, checkpoint_every: float) -> None:
@@ -69,7 +53,7 @@ def timed(name: str, federation: ss.Federation) -> list[dict[str, Any]]:
     ways = {
         "direct": lambda: direct(name, federation),
         "driven": lambda: driven(name, federation, math.inf),
-        "stored": lambda: driven(name, federation, 15.0),
+        "stored": lambda: driven(name, federation, 5.0),
     }
     taken: dict[str, list[float]] = {way: [] for way in ways}
     direct(name, federation)  # warm-up
@@ -93,7 +77,11 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=list(OPTIONS), choices=list(OPTIONS))
     options = parser.parse_args()
     federation = tables.in_silos(tables.modelled("adult").head(10_000), 4)
-    common.keep("overhead", [row for name in options.algorithms for row in timed(name, federation)])
+    rows = [row for name in options.algorithms for row in timed(name, federation)]
+    if options.algorithms == list(OPTIONS):
+        common.keep("overhead", rows)
+    else:
+        print(common.markdown(rows))
 
 
 if __name__ == "__main__":

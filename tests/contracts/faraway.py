@@ -3,7 +3,8 @@
 PyTorch lets a backend be written in Python (`torch.utils.backend_registration`). Here each tensor of the device "far"
 holds one on the CPU, which computes: so results are those of the CPU, to the bit. What fails on CUDA fails here:
 `Tensor.numpy`, and operations on tensors of both devices, but for those that CUDA allows (numbers, copies, places on
-the CPU that index a tensor elsewhere), and a generator of another device than its tensor's (`check_generators`).
+the CPU that index a tensor elsewhere). `check_generators` has the functions that it names refuse a generator of another
+device than that on which they draw.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ DRAWING_IN_PLACE = ("normal_", "uniform_", "exponential_", "bernoulli_", "random
 
 
 def check_generators(patch: Callable[[Any, str, Any], None]) -> None:
-    """Have all that draws refuse, as CUDA does, a generator that is not of the device that it draws on."""
+    """Have `DRAWING` and `DRAWING_IN_PLACE` refuse, as CUDA does, a generator of a device that they do not draw on."""
     for owner, names in ((torch, DRAWING), (Tensor, DRAWING_IN_PLACE)):
         for name in names:
             patch(owner, name, _checked(getattr(owner, name)))

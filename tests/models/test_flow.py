@@ -14,6 +14,7 @@ from silosynth.models.latent import (
     LatentGenerator,
     PlainMLP,
     draw_times,
+    fast_bfloat16,
     mean_velocity,
     velocity,
 )
@@ -102,3 +103,14 @@ def test_rows_with_many_latents_are_compared_with_fewer_others(monkeypatch):
     for latents in (2, 4096):
         trained(300, latents, among=128, batch=32, steps=3)
     assert compared == [128] * 3 + [64] * 3
+
+
+@pytest.mark.parametrize("instructions", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
+def test_bfloat16_is_taken_where_pytorch_knows_of_instructions_for_it(
+    instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)  # as in versions that have neither
+    assert not fast_bfloat16(torch.device("cpu"))
+    monkeypatch.setattr(torch.cpu, instructions, lambda: True, raising=False)
+    assert fast_bfloat16(torch.device("cpu"))

@@ -375,8 +375,8 @@ class LatentGenerator:
             wide_rate=config.wide_rate,
         )  # fmt: skip
         self.gaussian = gaussian_path(config.diffusion_steps, config.variances, config.target)
-        precision = config.precision if config.precision != "auto" or not fast_bfloat16(device) else "bfloat16"
-        self.arithmetic = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        fast = config.precision == "auto" and fast_bfloat16(device)
+        self.arithmetic = torch.bfloat16 if fast or config.precision == "bfloat16" else torch.float32
 
     @property
     def part(self) -> int:
@@ -516,6 +516,6 @@ def _network(latents: int, config: LatentConfig, draw: torch.Generator) -> nn.Mo
 def fast_bfloat16(device: torch.device) -> bool:
     """Whether the device has instructions for bfloat16, as far as this PyTorch can tell."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private, and not in every PyTorch
     return any(getattr(torch.cpu, name, lambda: False)() for name in asked)

@@ -44,7 +44,9 @@ class Shampoo:
             self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
             self.roots = [torch.zeros_like(factor) for factor in self.factors]
         for alike, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
-            along = torch.stack([weight.grad for weight in alike if weight.grad is not None])
+            gradients = [weight.grad for weight in alike if weight.grad is not None]
+            assert len(gradients) == len(alike)
+            along = torch.stack(gradients)
             mean.lerp_(along, 1 - _KEPT)
             if self.done % _TAKEN == 0:
                 factor.lerp_(_squares(along), 1 - _REMEMBERED if self.done else 1.0)
