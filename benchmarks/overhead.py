@@ -27,9 +27,9 @@ from silosynth.simulation.silos import make_parties
 
 REPEATS = 5
 OPTIONS: dict[str, dict[str, Any]] = {
-    "silofuse": {"coder.steps": 500, "latent.steps": 500},
-    "vtgan": {"epochs": 1, "least_rounds": 60},
-    "vflgan": {"epochs": 1, "least_rounds": 300},
+    "silofuse": {"coder.steps": 200, "latent.steps": 200},
+    "vtgan": {"epochs": 1, "least_rounds": 30},
+    "vflgan": {"epochs": 1, "least_rounds": 100},
 }
 
 
