@@ -7,8 +7,7 @@
 Four silos hold the columns in their order; coordinator and silos compute on the same device. "mixed" is training
 alone, with two silos on the processor and all else on the GPU. Each has a short training first, which starts the
 device. Where there is no GPU, nothing is measured but what ``--devices cpu`` asks for. That rows do not depend on
-the device is for tests
-(`tests/contracts/test_cuda.py`, and `test_faraway.py` without a GPU).
+the device is for tests (`tests/contracts/test_cuda.py`, and `test_faraway.py` without a GPU).
 """
 
 from __future__ import annotations
@@ -64,12 +63,11 @@ def mixed(preset: str, device: str, rows: int | None, seed: int) -> dict[str, An
     start(federation, device)
     entry, where = algorithm("silofuse"), torch.device(device)
     config = entry.configure(preset, {})
-    places = [torch.device("cpu")] * 2 + [where] * 2
     with common.clock() as fitting:
-        parties = {
-            silo: make_parties(entry, config, federation, Streams(seed), place)[silo]
-            for silo, place in zip(federation.silos, places, strict=True)
-        }
+        here, there = (
+            make_parties(entry, config, federation, Streams(seed), at) for at in (torch.device("cpu"), where)
+        )
+        parties = {silo: (here if number < 2 else there)[silo] for number, silo in enumerate(federation.silos)}
         common.converse(entry.coordinate(federation.roster, config, Streams(seed).child("coordinator"), where), parties)
     return {"preset": preset, "device": "mixed", "rows": federation.rows, "fit s": fitting["seconds"]}
 
