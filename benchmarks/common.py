@@ -47,11 +47,11 @@ def seconds(work: Callable[[], object]) -> float:
     return taken["seconds"]
 
 
-def converse(talk: Conversation[Any], parties: Mapping[str, Any]) -> None:
-    """Run a conversation without a runtime: parties answer on one thread each, two at once, and nothing is encoded."""
+def converse(talk: Conversation[Any], parties: Mapping[str, Any], at_once: int = 1) -> None:
+    """Run a conversation without a runtime: parties answer on one thread each, and nothing is encoded."""
     before, got = torch.get_num_threads(), None
     torch.set_num_threads(1)
-    with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as pool, suppress(StopIteration):
+    with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool, suppress(StopIteration):
         while True:
             step = talk.send(got)
             asks = step.asks if isinstance(step, Exchange) else {}

@@ -68,7 +68,8 @@ def mixed(preset: str, device: str, rows: int | None, seed: int) -> dict[str, An
             make_parties(entry, config, federation, Streams(seed), at) for at in (torch.device("cpu"), where)
         )
         parties = {silo: (here if number < 2 else there)[silo] for number, silo in enumerate(federation.silos)}
-        common.converse(entry.coordinate(federation.roster, config, Streams(seed).child("coordinator"), where), parties)
+        talk = entry.coordinate(federation.roster, config, Streams(seed).child("coordinator"), where)
+        common.converse(talk, parties, at_once=2)
     return {"preset": preset, "device": "mixed", "rows": federation.rows, "fit s": fitting["seconds"]}
 
 

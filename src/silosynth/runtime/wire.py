@@ -69,8 +69,8 @@ def to_buffers(tensors: dict[str, torch.Tensor]) -> list[Any]:
         header[name] = entry
         offset += size
         if size:
-            flat = tensor.reshape(-1).resolve_neg()
-            buffers.append((flat.view(torch.uint8) if tensor.dtype is torch.bfloat16 else flat).numpy())
+            plain = tensor.resolve_neg()
+            buffers.append((plain.reshape(-1).view(torch.uint8) if plain.dtype is torch.bfloat16 else plain).numpy())
     text = _ENCODE(header).encode("ascii")
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(LENGTH, "little"), text, *buffers]
@@ -127,10 +127,10 @@ def _size(shape: list[int], itemsize: int, most: int) -> int:
 def _tensor(part: memoryview, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
     if not part:
         return torch.empty(shape, dtype=dtype)
-    own = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-    if dtype is torch.bool and int(own.max()) > 1:  # torch would count such a value more than once
+    own = bytearray(part)
+    if dtype is torch.bool and int(torch.frombuffer(own, dtype=torch.uint8).max()) > 1:  # torch would count it twice
         raise ValueError("a bool is a byte of 0 or 1")
-    return own.view(dtype).reshape(shape)
+    return torch.frombuffer(own, dtype=dtype).view(shape)
 
 
 _PLAIN = frozenset({str, bool, int, type(None)})

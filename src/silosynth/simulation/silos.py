@@ -8,6 +8,7 @@ the table of its own silo.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import tempfile
 import time
 import uuid
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,26 +60,62 @@ def _with_own(party: Party, config: Any, own: Table | None) -> Party:
     return party
 
 
-class InProcess(link.Link):
-    """Parties as objects in this process; those of one exchange answer in parallel.
+class _Pace:
+    """Whether parties answer one kind of ask side by side or in turn: whichever took less time when it was last tried.
 
-    Each answers in a thread of its own, but for the last, which uses the caller's: the caller would only wait, and
-    changing threads takes as long as a short answer (docs/decisions/0006).
+    Answers of a few milliseconds are faster in turn: threads that compute them mostly wait for Python's lock, and for
+    each other (docs/decisions/0084). They are the same either way.
+    """
+
+    def __init__(self) -> None:
+        self._exchanges = 0
+        self._seconds = {side_by_side: deque([math.inf], maxlen=3) for side_by_side in (True, False)}
+
+    def side_by_side(self) -> bool:
+        """How the next exchange is to be answered: at first each way, and later now and then the slower one."""
+        self._exchanges += 1
+        together, in_turn = (min(self._seconds[way]) for way in (True, False))
+        if together > _LONG or self._exchanges <= _TRIED:
+            return True
+        if self._exchanges <= 2 * _TRIED:
+            return False
+        return (together <= in_turn) != (self._exchanges % _AGAIN == 0)
+
+    def took(self, side_by_side: bool, seconds: float) -> None:
+        """How long an exchange took."""
+        self._seconds[side_by_side].append(seconds)
+
+
+_LONG = 1.0  # seconds side by side from which on parties are not tried in turn
+_TRIED, _AGAIN = 2, 100  # exchanges of a kind that try each way; every which one tries the slower way again
+
+
+class InProcess(link.Link):
+    """Parties as objects in this process; those of one exchange answer side by side, or in turn where that is faster.
+
+    Side by side each answers in a thread of its own, but for the last, which uses the caller's: the caller would only
+    wait, and changing threads takes as long as a short answer (docs/decisions/0006).
 
     Args:
         parties: who takes part, by name.
         folder: below it each party keeps its parts of checkpoints (`CheckpointStore.parties`); None for none.
+        clock: seconds, to compare how long exchanges take.
     """
 
-    def __init__(self, parties: Mapping[str, Party], folder: Path | str | None = None) -> None:
+    def __init__(
+        self, parties: Mapping[str, Party], folder: Path | str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
         places = {name: None if folder is None else Path(folder) / name for name in parties}
         self._desks = {name: PartyEndpoint(name, party, places[name]) for name, party in parties.items()}
         # Torch fixes a thread's number of threads when the thread first computes, to what was last set anywhere:
         # fix the coordinator's before parties set theirs.
         torch.get_num_threads()
         self._workers = {name: link.Worker(name) for name in parties}
+        self._paces: defaultdict[tuple[object, ...], _Pace] = defaultdict(_Pace)
         weakref.finalize(self, link.stop_workers, list(self._workers.values()))
         self._job = ""
+        self._clock = clock
         self._closed = False
 
     def begin(self) -> None:
@@ -91,14 +129,18 @@ class InProcess(link.Link):
             if party not in endpoints:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, endpoints))
         job, blobs = self._job, link.encode_asks(step, asks)
+        pace = self._paces[_kinds(asks)]
+        side_by_side, start = pace.side_by_side(), self._clock()
         own = next(reversed(blobs), None)
         pending = {
-            party: (link.run_here if party == own else self._workers[party].do)(
+            party: (self._workers[party].do if side_by_side and party != own else link.run_here)(
                 endpoints[party].answer, job, step, blob
             )
             for party, blob in blobs.items()
         }
-        return {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
+        received = {party: _received(party, step, ask, blobs[party], pending[party]) for party, ask in asks.items()}
+        pace.took(side_by_side, self._clock() - start)
+        return received
 
     def save(self, number: int) -> None:
         """See `Link.save`."""
@@ -119,6 +161,11 @@ class InProcess(link.Link):
         if self._closed:
             raise ProtocolError("A closed link is not used again", "closed", "Make a new one.")
         return self._desks
+
+
+def _kinds(asks: Mapping[str, Message]) -> tuple[object, ...]:
+    """Who is asked, and with what class of message."""
+    return tuple((party, type(ask)) for party, ask in asks.items())
 
 
 def _received(party: str, step: int, ask: Message, blob: bytes, pending: link.PendingResult[bytes]) -> link.Received:
