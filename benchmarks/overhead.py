@@ -4,9 +4,9 @@
     python benchmarks/overhead.py --algorithms vflgan     # of many small exchanges; keeps nothing
 
 10 000 rows of Adult in four silos, preset fast, few steps. "direct" hands Python objects from call to call, silos one
-after the other: nothing is encoded, noted or stored. "driven" is the runtime without checkpoints before the end, "stored" the same with one every
-five seconds. All are run in turn, several times; figures are medians of ratios within a turn, in processor time, which
-other processes on a shared machine disturb less than wall-clock time.
+after the other: nothing is encoded, noted or stored. "driven" is the runtime without checkpoints before the end,
+"stored" the same with one every five seconds. All are run in turn, several times; figures are medians of ratios within
+a turn, in processor time, which other processes on a shared machine disturb less than wall-clock time.
 """
 
 from __future__ import annotations
