@@ -70,7 +70,7 @@ class ConditionalGAN(gan.ConditionedGAN[gan.CriticPart]):
     """Generator, critic, and the conditions of a table.
 
     Args:
-        normalised: both are plain layers whose rows are normalised (GAN(linear) of SiloFuse, section V-B), rather than
+        normalised: both are plain layers whose rows are normalised (GAN(linear) of SiloFuse, section V-A), rather than
             residual blocks with batch normalisation and a critic without any.
     """
 

@@ -1,7 +1,7 @@
 """SiloFuse's tables III and IV: seven models on nine tables, resemblance and utility beside the published ones.
 
 Preset "balanced" is ours; "paper" is ours as published, with nothing of ours switched on. Distributed models have four
-silos, columns in order. The rivals are those of section V-B: the GANs are CTGAN and CTAB-GAN with layer normalisation
+silos, columns in order. The rivals are those of section V-A: the GANs are CTGAN and CTAB-GAN with layer normalisation
 in generator and critic and four layers (of CTAB-GAN: for rows of up to 16 x 16 numbers; more for wider ones), whose
 widths the paper does not give; TabDDPM has six layers of 256. Preset "paper" trains both for 500 000 iterations.
 Intrusion is NSL-KDD's 20 % training part and Cover a 50 000-row sample: see the data sets' own notes.

@@ -36,7 +36,7 @@ GAINS = {  # table III: what keeping last values gains over zeros, in per cent, 
     "covertype_50k": (9.15, 13.16),
     "intrusion_nsl_kdd_20pct": (2.3, 4.37),
 }
-PAPER = {"tables": tuple(PUBLISHED), "repeats": 8, "rows": 50_000, "epochs": 60}  # section V-C2
+PAPER = {"tables": tuple(PUBLISHED), "repeats": 8, "rows": 50_000, "epochs": 60}  # of either phase: "120 in total"
 KEPT = {
     "tables": ("bank_marketing", "covertype_50k", "intrusion_nsl_kdd_20pct"), "rows": 24_000, "epochs": 60,
     "batch": 256, "options": (("rate", 0.01), ("patience", 20), ("shuffle", True)),

@@ -1,7 +1,8 @@
 """TabVFL's table II: rows, classes and columns of its tables.
 
 The paper draws 50 000 rows of all tables but one; ours are counted as they are. The label is no column. A categorical
-column with two levels counts as binary, as there. Rice MSC is not among the data sets here.
+column with two levels counts as binary; in the paper, those of forest cover count as categorical. Rice MSC is not among
+the data sets here.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def jobs(
         MECHANISMS
     ),
     rows: Annotated[int, Ask("Images, at most 10000.", least=digits.GRID**2)] = 1000,
-    epochs: Annotated[int, Ask("Of each training; the paper has 300.", least=1)] = 5,
+    epochs: Annotated[int, Ask("Of each training; the public code has 300.", least=1)] = 5,
     epsilon: Annotated[float, Ask("Of differential privacy; delta is 1e-5.")] = 10.0,
     critics: Annotated[int, Ask("Of gs-wgan, each with its part of the images.", least=1)] = 100,
     repeats: Repeats = 1,

@@ -8,7 +8,7 @@ scaled to [-1, 1], which tables have no counterpart for.
 
 Images are judged in the space of an autoencoder's latents, by Fréchet distance, and by the inception score of a
 classifier. Both are trained on all images, small, and kept in the output folder: 784-256-64 and back, and 784-256-10
-(the paper's are convolutional; its text says that the classifier is an MLP).
+(the public code's are convolutional; the paper says only that the classifier is an MLP).
 
 Shapes: N images, P their 784 pixels, L latents.
 """

@@ -1,4 +1,4 @@
-"""The figures of the VFLGAN paper (Yuan et al., PETS 2024; section 5.1.3, equations 22 to 24, table 1).
+"""The figures of the VFLGAN paper (Yuan et al., PETS 2024; section 5.1, equations 22 to 24, table 1).
 
 *Fréchet distance* (23): between Gaussians fitted to the encoded real and synthetic rows. Categories are one-hot over
 the levels of both tables; numbers are standardised by the real rows' mean and (sample) standard deviation, which the
