@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -281,6 +282,16 @@ def test_what_readme_measured_is_what_is_on_record() -> None:
             all_three = [row for row in kept if (row["table"], row["preset"]) == (table, preset)]
             for cell, name in zip(seeds[table][place : place + 2], ("trend %", "XGB two-sample"), strict=True):
                 same_figures(cell.split(", "), [row[name] for row in all_three])
+    before = json.loads((ROOT / "benchmarks/results/presets_before_0071.json").read_text())["rows"]
+    names = ("shape %", "trend %", "across %", "XGB two-sample", "AUC", "fit, processor s")
+    for table, cells in rows_of(ROOT / "docs/performance.md", "as it is now, means of three seeds:").items():
+        for cell, name in zip(cells, names, strict=True):
+            sides = [
+                [row[name] for row in rows if (row["table"], row["preset"]) == (table, "balanced")]
+                for rows in (before, kept)
+            ]
+            assert all(len(side) == 3 for side in sides)
+            same_figures(cell.split(", "), [statistics.mean(side) for side in sides])
 
 
 def test_what_performance_says_of_where_time_goes_is_what_is_on_record() -> None:
