@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
 from silosynth.commands import papers
-from silosynth.core.errors import ConfigError
+from silosynth.core.errors import ConfigError, StorageError
 from silosynth.papers import EXPERIMENTS, experiment, settings, silofuse_table2 as widths
 from silosynth.papers.published import ENTRIES, Published
 from silosynth.papers.settings import FIGURES, Setting
@@ -137,7 +137,36 @@ def test_unknown_tables_and_files_are_clean_errors(stand_in: Any, tmp_path: Path
     assert call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.csv").exit_code == 2
     (tmp_path / "rows.json").write_text("{}")
     assert call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.json").exit_code == 4
+    refused = call("silofuse/table-3", "--option", "latent.stepz=5", "--option", "laten.steps=5")
+    assert refused.exit_code == 2 and "Did you mean 'latent'?" in refused.stderr
     assert stand_in.calls == []
+
+
+def test_nobody_s_notes_are_written_over_and_a_place_that_cannot_be_written_is_refused_first(
+    stand_in: Any, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("Important.")
+    refused = call("vtgan/figure-7", *SMALL, "--out", notes)
+    assert refused.exit_code == 4 and notes.read_text() == "Important."
+    assert call("vtgan/figure-7", *SMALL, "--out", notes / "rows.md").exit_code == 4
+    assert stand_in.calls == []
+    shown = call("vtgan/figure-7", "--show", "--out", tmp_path / "rows.md")
+    assert shown.exit_code == 0 and "no rows in" in shown.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.md"]
+
+
+def test_rows_that_may_only_be_read_are_shown(stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.md").exit_code == 0
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise StorageError("The file can be written", str(path))
+
+    monkeypatch.setattr("silosynth.core.files.write_atomic", refuse)
+    shown = call("vtgan/figure-7", "--show", "--out", tmp_path / "rows.md")
+    assert shown.exit_code == 0 and "central GAN" in shown.stdout and "was not written" in shown.stderr
+    again = call("vtgan/figure-7", *SMALL, "--out", tmp_path / "rows.md")
+    assert again.exit_code == 4 and "central GAN" in again.stdout
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.experiment], ids=lambda entry: entry.name)

@@ -70,12 +70,27 @@ def test_vtgan_s_averages_over_tables_are_shown_where_the_paper_shows_them(shown
 
 
 def test_both_lines_start_where_no_guest_fails(shown: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    base = {"table": "t", "p": 0.0, "in place": "", "rows": 9, "paper F1": 0.9}
-    rows = [base, {**base, "p": 0.5, "in place": "zeros", "paper F1": 0.5}]
+    base = {"table": "t", "p": 0.0, "in place": "", "rows": 9, "paper F1": 0.9, "preset": "paper", "epochs": 6}
+    other = {**base, "epochs": None, "paper F1": 0.8, "options": '{"pretraining_epochs": 2, "finetuning_epochs": 3}'}
+    base["options"] = "{}"
+    rows = [base, {**base, "p": 0.5, "in place": "zeros", "paper F1": 0.5}, other]
     monkeypatch.setattr(tabvfl_figure6, "means", list)
     tabvfl_figure6.pictures(rows, Path("x.md"))
-    ((panel,),) = shown
+    panel, longer = (panel for line in shown for panel in line if panel.settings)
+    if "2 and 3" in panel.x:
+        panel, longer = longer, panel
+    assert (panel.x, longer.x) == ("p; 6 and 6 epochs", "p; 2 and 3 epochs")  # trainings of two lengths do not mix
+    assert longer.settings["cache, 9 rows"] == [(0.0, 0.8, 0.0)]
     assert panel.settings == {"cache, 9 rows": [(0.0, 0.9, 0.0)], "zeros, 9 rows": [(0.0, 0.9, 0.0), (0.5, 0.5, 0.0)]}
+
+
+def test_points_lie_within_the_frame_and_those_below_zero_are_seen() -> None:
+    points = {"a": [("x", 0.8, 0.3), ("y", 0.7, 0.0)]}
+    for below, drawn in ((False, points), (True, {"a": [("x", -0.1, 0.0), ("y", 0.4, 0.0)]})):
+        (place,) = drawings.drawn([[Panel("t", "x", drawn)]]).axes
+        low, high = place.get_ylim()
+        highest = max(y + deviation for _, y, deviation in drawn["a"])
+        assert high > highest + 0.05 * (high - low) and (low < -0.1 if below else low == 0)
 
 
 @pytest.mark.parametrize("name", ["vtgan_figures4_5", "silofuse_figure10", "silofuse_tables3_4"])

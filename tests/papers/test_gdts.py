@@ -332,3 +332,10 @@ def test_gans_as_published_are_trained_quickly_on_each_of_the_paper_s_tables() -
     tables = gdts_tables1_2.PAPER["tables"]
     jobs = gdts_tables1_2.COPIES.sized("kept", {"tables": tables, "repeats": 1})
     assert {job.identity["table"] for job in jobs} == set(tables) and len(jobs) == 4 * len(tables)
+
+
+def test_settings_of_a_curve_are_named_by_the_sizes_that_differ_where_they_have_one() -> None:
+    looks = [{"round": 1.0, "seconds": 1.0, "side by side": 1.0, "JSD": 0.1}]
+    row = {"table": "t", "seed": 0, "setting": "fl", "rows": 9, "gan": "paper", "rate": 0.5, "curve": looks}
+    other = {**row, "setting": "diffusion", "gan": None, "rate": ""}
+    assert list(curves.mean_curves([row, other])["t"]) == ["fl, paper gan, rate 0.5", "diffusion"]

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from silosynth.commands.session import Debug, Json, Quiet, Session, add_command, session
-from silosynth.core.errors import ConfigError, nearest
+from silosynth.core.errors import ConfigError, StorageError, nearest
 from silosynth.papers import published
 
 if TYPE_CHECKING:
@@ -288,12 +288,30 @@ def _perform(
         _announce(ui, experiment.forecast, pending)
     elif size == "published" and pending and hours:
         ui.note(f"All of it takes {hours}.")
-    ui.on_interrupt = f"The rows so far are in {results.kept}; the same command continues."
+    continues = "the same command without --again" if again else "the same command"
+    ui.on_interrupt = f"The rows so far are in {results.kept}; {continues} continues."
+    if pending:
+        results.check_place()
     try:
         _compute(ui, results, pending, processes)
     finally:  # whatever ends it, what was computed is shown
-        results.write_page()
         _show(ui, results, results.rows if show else [row for job in wanted if (row := results.find(job.identity))])
+        _write(ui, results, needed=not show)
+
+
+def _write(ui: Session, results: Results, needed: bool) -> None:
+    """Write the page, or else, unless that is what was asked for, only say that it could not be."""
+    if not results.rows:
+        ui.note(f"There are no rows in {results.kept} yet.")
+        return
+    try:
+        results.write_page()
+    except StorageError as error:
+        if needed:
+            raise
+        ui.note(f"The page was not written: {error}")
+    else:
+        ui.note(f"Written to {results.path}")
 
 
 def _announce(ui: Session, forecast: Any, pending: Sequence[Any]) -> None:
@@ -325,4 +343,3 @@ def _show(ui: Session, results: Results, rows: Sequence[dict[str, Any]]) -> None
         ui.show(f"{experiment.title}{heading and f': {heading}'}\n\n{text(heads, lines)}\n")
     if rows:
         ui.note(experiment.legend)
-        ui.note(f"Written to {results.path}")

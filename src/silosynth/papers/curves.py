@@ -149,7 +149,9 @@ def _run(row: Row) -> tuple[Any, ...]:
 def _name(row: Row, rows: Sequence[Row]) -> str:
     """The setting, with the sizes that tell rows of it apart."""
     sizes = [key for key in SIZES if len({other.get(key) for other in rows}) > 1]
-    return ", ".join([str(row["setting"]), *(f"{row.get(key)} {key}" for key in sizes)])
+    said = [key for key in sizes if row.get(key) not in (None, "")]
+    named = (f"rate {row[key]}" if key == "rate" else f"{row[key]} {key}" for key in said)
+    return ", ".join([str(row["setting"]), *named])
 
 
 def _until(row: Row, clock: str, end: float, keys: Sequence[str]) -> Row:

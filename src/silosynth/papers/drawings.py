@@ -91,13 +91,21 @@ def _draw(panel: Panel, place: Any, names: Sequence[str]) -> None:
     if panel.log:
         place.set(xscale="log", yscale="log")
     else:
-        place.set(**({"ylim": (0, None)} if panel.zero else {}), **({} if words else {"xlim": (0, None)}))
+        place.set(**({} if words else {"xlim": (0, None)}))
+        if panel.zero:  # with room above the highest point, and none of those below zero cut off
+            low, high = place.get_ylim()
+            place.set_ylim(low if _lowest(panel) < 0 else 0, high + 0.05 * (high - min(low, 0)))
     if words:
         place.tick_params("x", rotation=90)
     if not panel.settings:
         place.set_axis_off()
     place.set(xlabel=panel.x)
     place.set_title(panel.title, loc="left")
+
+
+def _lowest(panel: Panel) -> float:
+    """The lowest point, or end of a deviation, of a panel."""
+    return min((y - deviation for points in panel.settings.values() for _, y, deviation in points), default=0.0)
 
 
 def panels(

@@ -6,6 +6,8 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,8 +191,21 @@ def _in_processes(
 
 
 def _in_fresh_process(measure: Callable[[Any, Tell], Row], job: Any) -> Row:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+    _interrupts(held_back=True)  # inherited, until `_end_quietly`: a process that is starting would print a traceback
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_quietly) as fresh:
         return fresh.submit(_timed, measure, job, _untold).result()
+
+
+def _end_quietly() -> None:
+    """On Ctrl-C, which reaches these processes as well, end without a word: the first process says what there is."""
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    _interrupts(held_back=False)
+
+
+def _interrupts(held_back: bool) -> None:
+    """Whether Ctrl-C waits in this thread, and in processes that it starts; not on Windows."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK if held_back else signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _untold(stage: str, share: float) -> None:

@@ -89,7 +89,7 @@ READINGS: Mapping[str, tuple[str, str, str]] = {  # paper -> kept rows of ours, 
         "`trained` quickly: the published networks with our rate 1e-3, betas 0 and 0.99, an average of the generator "
         "and batches of 100; and `vtgan-central`",
         "`trained` published, 300 epochs: on Loan, D^2_0 G^0_2, D^2_0 G^2_0 and the central GAN, one seed (figure 7), "
-        "14 to 17 minutes each on two cores. They lose 0.08, 0.12 and 0.15 of F1: VT-GAN loses less than the central "
+        "14 to 17 processor minutes each. They lose 0.08, 0.12 and 0.15 of F1: VT-GAN loses less than the central "
         "GAN, where the paper has it lose more. No other setting was tried; elsewhere not kept: 40 000 rows take "
         "about 2.6 hours by measured steps",
         "drawings; the text has a few numbers, means of five tables: at best F1 is 2.7 % lower than the central GAN's "
@@ -229,7 +229,9 @@ TUNED = (
     "Kept for Bank on 3 000 rows, with rate 0.01, batches of 256 and shuffled rows, three seeds. After 60 epochs "
     "neither losses nor F1 of the designs with guests differ by more than seeds do: no order of the designs shows."
 )
-DIFFERENCES = "Differences are in per cent of five guests' figures; the paper does not say of what its are."
+DIFFERENCES = (
+    "Differences are in per cent of the figures with five guests; the paper does not say what its per cents are of."
+)
 
 ENTRIES = (
     Published("silofuse", "table-2", "Rows and columns of the nine tables, before and after one-hot encoding.",

@@ -38,9 +38,13 @@ class Results:
         self.experiment, self.path = experiment, path
         if path is not None and path.suffix.lower() not in SUFFIXES:
             raise ConfigError("The file of results must end in .json or .md", str(path))
-        if experiment.pictures is not None and path is not None and path.suffix.lower() == ".md":
+        page = path is not None and path.suffix.lower() == ".md"
+        if page and experiment.pictures is not None:
             drawings.library("figure")  # refused before hours of training
         self.rows = self._read()
+        if page and path is not None and path.exists() and not path.with_suffix(".json").exists():
+            rule = "A page of results is written over only where its rows lie beside it"
+            raise StorageError(rule, str(path), "Name another file, or delete this one.")
 
     @property
     def kept(self) -> Path | None:
@@ -50,6 +54,17 @@ class Results:
     def find(self, identity: Row) -> Row | None:
         """The row of that identity, if it is known."""
         return next((row for row in self.rows if _is(row, identity)), None)
+
+    def check_place(self) -> None:
+        """Make the folder, and try a file in it: before hours of training rather than after.
+
+        Raises:
+            StorageError: a file cannot be written there.
+        """
+        if self.kept is not None:
+            trial = files.make_folder(self.kept.parent) / f".{self.kept.name}.trial"
+            files.write_atomic(trial, b"")
+            trial.unlink()
 
     def add(self, row: Row, identity: Row) -> None:
         """Stamp a row and keep it, in the place of an earlier one; a reader of the files never sees half of it.

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from silosynth import catalog
+from silosynth.core.errors import ConfigError, nearest
 from silosynth.evaluation import evaluate
 from silosynth.papers import drawings, experiment, results, tables
 from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
@@ -112,6 +113,13 @@ def jobs(
     experiment.check_known("table", tables, TABLES)
     experiment.check_known("model", methods, METHODS)
     experiment.check_positive(repeats=repeats, silos=min(silos, default=0))
+    configs = [catalog.algorithm(ALGORITHMS.get(method, method)).configure(preset) for method in methods]
+    for option, _ in options:
+        if not any(hasattr(config, option.split(".")[0]) for config in configs):
+            raise ConfigError(
+                "An option is one of a model's that is trained", option,
+                nearest(option, [name for config in configs for name in vars(config)]),
+            )  # fmt: skip
     return [
         NineTablesJob(table, preset, seed + repeat, method, count, permuted, options)
         for table in dict.fromkeys(tables)
@@ -234,7 +242,7 @@ def robustness_pictures(rows: Sequence[Row], page: Path) -> list[str]:
     found = drawings.panels(
         means(rows), {key: key for key in ("resemblance", "utility")},
         lambda row: f"{row['silos']} {'permuted' if row['permuted'] else 'in order'}",
-        lambda row: f"{row['table']}, {row['preset']}", "silos",
+        lambda row: f"{row['table']}, {row['preset']}", "silos", zero=False,
     )  # fmt: skip
     return drawings.beside(page, drawings.wrapped(found), "Scores by silos and order of columns")
 

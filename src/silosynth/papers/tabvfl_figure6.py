@@ -155,16 +155,26 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
         for row in means(rows)
         for replaced in ([{**row, "in place": kind} for kind in IN_PLACE] if not row["p"] else [row])
     ]
+    ways: dict[tuple[str, str], list[Row]] = {}
+    for row in found:
+        ways.setdefault((row["table"], tabvfl_figure5.heading(row)), []).append(row)
     panels = [
         panel
-        for table in dict.fromkeys(row["table"] for row in found)
+        for (table, _), own in sorted(ways.items())
         for panel in drawings.panels(
-            results.in_order([row for row in found if row["table"] == table], "p"), {"paper F1": "F1"},
-            lambda row: row["p"], lambda row: f"{row['in place']}, {row['rows']} rows", "p", table, joined=True,
+            results.in_order(own, "p"), {"paper F1": "F1"}, lambda row: row["p"],
+            lambda row: f"{row['in place']}, {row['rows']} rows", f"p; {_epochs(own[0])}", table, joined=True,
             zero=False,
         )
     ]  # fmt: skip
     return drawings.beside(page, drawings.wrapped(panels), "F1 by the probability that a guest fails")
+
+
+def _epochs(row: Row) -> str:
+    """How long the phases of a training were."""
+    options = json.loads(row["options"])
+    phases = [row["epochs"] or options.get(f"{phase}_epochs") for phase in ("pretraining", "finetuning")]
+    return "{} and {} epochs".format(*phases) if all(phases) else "the preset's epochs"
 
 
 def line(row: Row) -> str:

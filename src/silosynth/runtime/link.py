@@ -35,7 +35,7 @@ TellSlow: TypeAlias = "Callable[[Mapping[str, str]], None]"
 
 PARTY_THREADS = 1
 """Torch threads of each party on this machine: the same in every runtime, so that results are equal to the last bit.
-Silos' networks are small: they train faster in parallel on one thread each than in turn on all threads."""
+Silos' networks are small: they train faster on one thread each than in turn on all threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,11 @@ def fit(
         overwrite: start again although ``folder`` holds checkpoints, and remove them.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
-        threads: torch threads of the coordinator. Each silo has one, and silos train side by side: of `gdts`, `ctgan`,
-            `ctabgan`, `tvae` and `tabddpm` all of the model. "auto" is 1 where the coordinator trains no model of
-            latents, else the number that is fastest in a trial of a second, which `Model.threads` says and ``resume``
-            keeps: on another day, or a busier machine, it may be another, whose results differ in the last bits.
+        threads: torch threads of the coordinator. Each silo has one; they train side by side, or in one process in turn
+            where that is faster: of `gdts`, `ctgan`, `ctabgan`, `tvae` and `tabddpm` all of the model. "auto" is 1
+            where the coordinator trains no model of latents, else the number that is fastest in a trial of a second,
+            which `Model.threads` says and ``resume`` keeps: on another day, or a busier machine, it may be another,
+            whose results differ in the last bits.
         checkpoint_every: minimum seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
