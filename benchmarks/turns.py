@@ -37,7 +37,7 @@ TURNS, SKIPPED, TAKEN = 3, 60, 260  # turns; the generator's steps before those 
 ROWS = 50_000  # drawn in a turn
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 WORKER = '''
-import json, os, sys, time, warnings
+import json, sys, time, warnings
 warnings.simplefilter("ignore")
 import silosynth as ss
 from silosynth.catalog import algorithm
@@ -72,7 +72,7 @@ for line in sys.stdin:
         fit(**{"latent.steps": taken})
         total = time.process_time() - started
         own = [look for look in looks if look[0] == looks[-1][0]]
-        first = next(look for look in own if look[1] >= skipped) 
+        first = next(look for look in own if look[1] >= skipped)
         step = (own[-1][2] - first[2]) / (own[-1][1] - first[1])
         said = {"step": step, "steps": step * whole, "all": total + step * (whole - taken)}
     else:
@@ -112,7 +112,9 @@ def worker(
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(what) + "\n")
         process.stdin.flush()
-        said: dict[str, float] = json.loads(process.stdout.readline())
+        if not (line := process.stdout.readline()):
+            sys.exit("A process has ended; what it said stands above.")
+        said: dict[str, float] = json.loads(line)
         return said
 
     try:

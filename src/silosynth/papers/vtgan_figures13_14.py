@@ -1,7 +1,7 @@
 """VT-GAN's figures 13 and 14 (section 4.3.4): a membership attack, and figures of utility, by the budget of privacy.
 
 Two silos that hold the columns in file order, half each, without differential privacy and with epsilon 1, 5 and 10. The
-paper has columns drawn at random here, "same as" in section 4.3.1, which keeps their order.
+paper says that columns are divided at random, as in section 4.3.1, where it keeps their order.
 The paper trains one of its two best partitions. The copy of its text that we have reads D^2_0 G^2_0 here, but reads so
 in places that mean D^2_0 G^0_2 as well; so both are trained. The attack is the full black-box one of GAN-leaks: how
 near a record's nearest synthetic row is; training rows are told from as many held-out ones. Delta, which the paper does

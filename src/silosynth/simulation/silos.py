@@ -86,7 +86,7 @@ class _Pace:
         self._seconds[side_by_side].append(seconds)
 
 
-_LONG = 1.0  # seconds side by side from which on parties are not tried in turn
+_LONG = 0.2  # seconds side by side from which on parties are not tried in turn
 _TRIED, _AGAIN = 2, 100  # exchanges of a kind that try each way; every which one tries the slower way again
 
 
