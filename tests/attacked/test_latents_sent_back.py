@@ -8,9 +8,11 @@ import pytest
 import torch
 from tests.attacked.patients import FAST, TINY, Attacked, attacked, found
 
+from silosynth.algorithms.silofuse.options import CoderConfig
 from silosynth.core.errors import ProtocolError
 from silosynth.runtime.wire import pack, unpack
 
+HONEST = CoderConfig().sigma  # the noise that honest draws have at least
 REFUSED = "far too many lie near training rows"
 
 
@@ -27,7 +29,7 @@ def victim(trained: Attacked) -> Attacked:
 
 
 def through(z_NL: torch.Tensor, noise: float, rows: int = 600, seed: int = 0) -> torch.Tensor:
-    """Latents of some rows, through noise: 0.15 is what honest draws have at least."""
+    """Latents of some rows, through noise."""
     draw = torch.Generator().manual_seed(seed)
     z_GL = z_NL[torch.randint(len(z_NL), (rows,), generator=draw)]
     return z_GL + noise * torch.randn(z_GL.shape, generator=draw)
@@ -38,24 +40,24 @@ def test_latents_of_training_rows_are_refused(victim: Attacked) -> None:
         victim.decoded(victim.z_NL)
 
 
-@pytest.mark.parametrize("noise", [1e-4, 0.01, 0.05, 0.08])
-def test_with_little_noise_too(noise: float, victim: Attacked) -> None:
+@pytest.mark.parametrize("share", [0.001, 0.07, 0.33, 0.53])
+def test_with_little_noise_too(share: float, victim: Attacked) -> None:
     with pytest.raises(ProtocolError, match=REFUSED):
-        victim.decoded(through(victim.z_NL, noise))
+        victim.decoded(through(victim.z_NL, share * HONEST))
 
 
 def test_as_noisy_as_honest_draws_they_are_decoded(victim: Attacked) -> None:
-    assert len(victim.decoded(through(victim.z_NL, 0.15))) == 600
+    assert len(victim.decoded(through(victim.z_NL, HONEST))) == 600
 
 
 def test_a_few_among_honest_ones_are_refused(victim: Attacked) -> None:
     with pytest.raises(ProtocolError, match=REFUSED):
-        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, 0.15)]))
+        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, HONEST)]))
 
 
 def test_what_is_only_sent_to_match_marginals_does_not_hide_them(victim: Attacked) -> None:
     with pytest.raises(ProtocolError, match=REFUSED):
-        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, 0.15, 5000)]), rows=4)
+        victim.decoded(torch.cat([victim.z_NL[:4], through(victim.z_NL, HONEST, 5000)]), rows=4)
 
 
 def test_one_at_a_time_they_are_refused_after_the_first(victim: Attacked) -> None:
@@ -65,7 +67,7 @@ def test_one_at_a_time_they_are_refused_after_the_first(victim: Attacked) -> Non
 
 
 def test_what_is_counted_is_kept(victim: Attacked) -> None:
-    victim.decoded(torch.cat([victim.z_NL[:1], through(victim.z_NL, 0.15)]))
+    victim.decoded(torch.cat([victim.z_NL[:1], through(victim.z_NL, HONEST)]))
     victim.silo.judge_by(unpack(pack(victim.silo.reference())))
     assert victim.silo.nearness is not None and victim.silo.nearness.state()["near"][0] == 1
     with pytest.raises(ProtocolError, match=REFUSED):
@@ -89,9 +91,10 @@ def test_the_attack_works_without_the_rule_and_with_it_gets_what_honest_noise_le
         victim.decoded(victim.z_NL)
     draw = torch.Generator().manual_seed(1)
     noise = torch.randn(victim.z_NL.shape, generator=draw)
-    curve = {sigma: found(victim.rows, victim.oracle(victim.z_NL + sigma * noise)) for sigma in (0.02, 0.05, 0.1, 0.15)}
+    sigmas = [share * HONEST for share in (0.13, 0.33, 0.67, 1.0)]
+    curve = [found(victim.rows, victim.oracle(victim.z_NL + sigma * noise)) for sigma in sigmas]
     print(before, curve)
-    assert curve[0.1]["income"] < before["income"] / 3
+    assert curve[2]["income"] < before["income"] / 3
 
 
 def test_options_without_noise_have_the_rule_too() -> None:

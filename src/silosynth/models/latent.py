@@ -317,7 +317,7 @@ class LatentConfig(Struct):
     width: Size[int] = 256  # of the denoiser's hidden layers
     depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
-    steps: Positive[int] = 4700  # iterations, at most
+    steps: Positive[int] = 3600  # iterations, at most
     steps_per_rows: Positive[float] = 2.0  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
@@ -330,8 +330,8 @@ class LatentConfig(Struct):
     held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
     time_mean: float = -0.5  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
-    among: Size[int] = 4096  # rows over which a flow's target is averaged, at most; 1: each row has its own
-    left: NonNegative[float] = 0.15  # noise at which the flow ends, in data units: the decoders' sigma, or 0
+    among: Size[int] = 1024  # rows over which a flow's target is averaged, at most; 1: each row has its own
+    left: NonNegative[float] = 0.3  # noise at which the flow ends, in data units: the decoders' sigma, or 0
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)

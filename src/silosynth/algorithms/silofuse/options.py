@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import AtMost, Fraction, NonNegative, Positive, Size, Struct
@@ -18,17 +18,17 @@ class CoderConfig(Struct):
 
     encoders: EncoderConfig = EncoderConfig()
     numbers: Literal["quantile", "standard"] = "quantile"  # normal scores, or standardised (paper); without dp
-    hidden: Size[tuple[int, ...]] = (256, 256)  # widths of the encoder's hidden layers; the decoder mirrors them
-    latents_per_column: Size[int] = 2  # s_i / d_i (paper: 1)
+    hidden: Size[tuple[int, ...]] = (128,)  # widths of the encoder's hidden layers; the decoder mirrors them
+    latents_per_column: Size[int] = 4  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: NonNegative[float] = 0.15  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: NonNegative[float] = 0.3  # noise through which a "noisy" decoder reads unit-variance latents
     kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
     fit_to_rows: bool = True  # small tables get fewer steps and smaller batches: see `sized`
-    steps: Positive[int] = 600  # iterations
-    batch: Size[int] = 512
-    rate: Positive[float] = 6e-3
+    steps: Positive[int] = 1000  # iterations
+    batch: Size[int] = 256
+    rate: Positive[float] = 8e-3
     decay: NonNegative[float] = 1e-4
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: NonNegative[float] = 5.0  # gradient norm; 0 for no clipping
@@ -120,7 +120,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     "paper": SiloFuseConfig(
         coder=CoderConfig(
             encoders=EncoderConfig(pool_rare=False, dependencies="ignore"), numbers="standard", hidden=(1024, 32),
-            latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False,
+            latents_per_column=1, form="plain", spread=True, weight=1.0, fit_to_rows=False, batch=512,
             steps=500_000, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, calibrate=False,
         ),
         latent=LatentConfig(
@@ -131,19 +131,31 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         divide=True,
     ),
     "fast": SiloFuseConfig(
-        coder=CoderConfig(steps=400, rate=8e-3),
-        latent=LatentConfig(depth=4, steps=1500, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
+        coder=CoderConfig(steps=400),
+        latent=LatentConfig(depth=5, steps=1300, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
-        coder=CoderConfig(steps=1500, rate=4e-3),
-        latent=LatentConfig(width=384, steps=9400, steps_per_rows=4.0, sample_steps=15),
+        coder=CoderConfig(steps=1500),
+        latent=LatentConfig(width=384, steps=9400, steps_per_rows=4.0, among=4096, sample_steps=15),
     ),
 }  # fmt: skip
 
 
-PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the other presets train as long as "balanced"
-    "fast": replace(PRESETS["fast"], dp_training=PrivateTraining(coder_steps=300, latent_steps=600, batch=256)),
+def _before(config: SiloFuseConfig, **latent: Any) -> SiloFuseConfig:
+    """With wide autoencoders of few latents, read through little noise, as other trainings were tuned (0085)."""
+    coder = replace(config.coder, hidden=(256, 256), latents_per_column=2, sigma=0.15, batch=512)
+    return replace(config, coder=coder, latent=replace(config.latent, left=0.15, among=4096, **latent))
+
+
+_BEFORE: Mapping[str, SiloFuseConfig] = {
+    "fast": _before(PRESETS["fast"], depth=4, steps=1500),
+    "balanced": _before(PRESETS["balanced"], steps=4700),
+    "best": _before(PRESETS["best"]),
+}
+PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the others train as long as "balanced"
+    **_BEFORE,
+    "fast": replace(_BEFORE["fast"], dp_training=PrivateTraining(coder_steps=300, latent_steps=600, batch=256)),
 }
 
 
@@ -160,12 +172,13 @@ def _end_to_end(config: SiloFuseConfig, width: int, depth: int, steps: int) -> S
 
 
 END_TO_END_PRESETS: Mapping[str, SiloFuseConfig] = {
-    name: _end_to_end(PRESETS[name], width, depth, steps)
-    for name, width, depth, steps in (
-        ("paper", 512, 8, 500_000), ("fast", 320, 4, 1600), ("balanced", 512, 4, 8000), ("best", 768, 4, 20_000)
+    name: _end_to_end(config, width, depth, steps)
+    for name, config, width, depth, steps in (
+        ("paper", PRESETS["paper"], 512, 8, 500_000), ("fast", _BEFORE["fast"], 320, 4, 1600),
+        ("balanced", _BEFORE["balanced"], 512, 4, 8000), ("best", _BEFORE["best"], 768, 4, 20_000),
     )
 }  # fmt: skip
 JOINT_PRESETS: Mapping[str, SiloFuseConfig] = {  # the coordinator adds the noise; all silos' latents take longer
-    name: replace(PRESETS[name], coder=replace(PRESETS[name].coder, form="plain", steps=steps, rate=4e-3))
+    name: replace(_BEFORE[name], coder=replace(_BEFORE[name].coder, form="plain", steps=steps, rate=4e-3))
     for name, steps in (("fast", 800), ("balanced", 1500), ("best", 3000))
 }
