@@ -21,7 +21,7 @@ class CoderConfig(Struct):
     hidden: Size[tuple[int, ...]] = (128,)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 4  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: NonNegative[float] = 0.3  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: NonNegative[float] = 0.25  # noise through which a "noisy" decoder reads unit-variance latents
     kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
@@ -132,7 +132,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     ),
     "fast": SiloFuseConfig(
         coder=CoderConfig(steps=400),
-        latent=LatentConfig(depth=5, steps=1300, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
+        latent=LatentConfig(depth=5, steps=1400, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
@@ -145,7 +145,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
 def _before(config: SiloFuseConfig, **latent: Any) -> SiloFuseConfig:
     """With wide autoencoders of few latents, read through little noise, as other trainings were tuned (0085)."""
     coder = replace(config.coder, hidden=(256, 256), latents_per_column=2, sigma=0.15, batch=512)
-    return replace(config, coder=coder, latent=replace(config.latent, left=0.15, among=4096, **latent))
+    return replace(config, coder=coder, latent=replace(config.latent, left=0.15, among=4096, time_mean=-0.5, **latent))
 
 
 _BEFORE: Mapping[str, SiloFuseConfig] = {
