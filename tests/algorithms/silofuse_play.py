@@ -52,7 +52,7 @@ def seated_silos(kind, rows=64, **options):
     parties, seated = {}, seats(federation.roster, Streams(0).child("seats"))
     for silo, table in federation.tables.items():
         schema, streams = federation.schemas[silo], Streams(0).child(silo)
-        config = SiloFuseConfig(coder=CoderConfig(form="plain", hidden=(16, 8)))
+        config = SiloFuseConfig(coder=CoderConfig(form="plain", hidden=(16, 8), latents_per_column=2))
         parties[silo] = kind(table, schema, seated[silo], streams, CPU, config)
         parties[silo].answer(FitCoder())
     return federation.roster, parties

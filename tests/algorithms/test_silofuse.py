@@ -211,11 +211,11 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     """E2EDistr split over two silos against autograd through the same modules in one graph."""
     _, parties = seated_silos(EndToEndSilo)
     config = LatentConfig(path="gaussian", target="latent", width=16, precision="float32")
-    generator = LatentGenerator(64, 16, config, Streams(0), CPU)
+    generator = LatentGenerator(64, 8, config, Streams(0), CPU)
     rows = torch.arange(32)
 
     clean, loss = generator.denoise(encoded_at_once(parties, rows), Streams(0).child("draw").torch())
-    for party, z in zip(parties.values(), clean.split(8, dim=1), strict=True):
+    for party, z in zip(parties.values(), clean.split(4, dim=1), strict=True):
         loss = loss + loss_at_once(party, z, rows)
     weights = weights_of(parties, generator.network)
     wanted = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -225,11 +225,11 @@ def test_joint_gradients_equal_those_of_the_network_in_one_piece():
     clean, loss = generator.denoise(z, Streams(0).child("draw").torch())
     back = [
         party.answer(DecodeBatch(part.detach().contiguous()))
-        for party, part in zip(parties.values(), clean.split(8, dim=1), strict=True)
+        for party, part in zip(parties.values(), clean.split(4, dim=1), strict=True)
     ]
     gradient = torch.cat([reply.grad_z_BL for reply in back if isinstance(reply, LatentGradients)], 1)
     torch.autograd.backward([loss, clean], [None, gradient])
-    for party, part in zip(parties.values(), z.grad.split(8, dim=1), strict=True):
+    for party, part in zip(parties.values(), z.grad.split(4, dim=1), strict=True):
         party.encoded.backward(part)
     for weight, gradient in zip(weights, wanted, strict=True):
         torch.testing.assert_close(weight.grad, gradient, atol=1e-6, rtol=1e-4)

@@ -102,7 +102,9 @@ def test_a_job_in_progress_does_not_begin_anew_by_itself(made: Path, tmp_path: P
 
 def test_a_damaged_backup_is_not_restored(made: Path, tmp_path: Path) -> None:
     whole = (made / "bank.backup").read_bytes()
-    for number, blob in enumerate((whole[: len(whole) // 2], whole[:200] + b"x" + whole[201:], b"", b"PK")):
+    for number, blob in enumerate(
+        (whole[: len(whole) // 2], whole[:200] + bytes([whole[200] ^ 255]) + whole[201:], b"", b"PK")
+    ):
         (tmp_path / "cut").write_bytes(blob)
         with pytest.raises(StorageError, match="A backup can be read"):
             restore(tmp_path / "cut", tmp_path / f"site {number}", None)
