@@ -132,7 +132,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     ),
     "fast": SiloFuseConfig(
         coder=CoderConfig(steps=400),
-        latent=LatentConfig(depth=5, steps=1400, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
+        latent=LatentConfig(depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
