@@ -328,10 +328,10 @@ class LatentConfig(Struct):
     schedule: Literal["one-cycle", "constant"] = "one-cycle"  # of the learning rate
     clip: NonNegative[float] = 1.0  # gradient norm; 0 for no clipping
     held_out: Fraction[float] = 0.1  # share of rows (at most 2 000) that choose among weights; 0: the last ones
-    time_mean: float = -0.2  # of the logit-normal law of training times
+    time_mean: float = -0.3  # of the logit-normal law of training times
     time_sd: Positive[float] = 1.0
     among: Size[int] = 1024  # rows over which a flow's target is averaged, at most; 1: each row has its own
-    left: NonNegative[float] = 0.25  # noise at which the flow ends, in data units: the decoders' sigma, or 0
+    left: NonNegative[float] = 0.2  # noise at which the flow ends, in data units: the decoders' sigma, or 0
     diffusion_steps: Size[int] = 200  # T of the Gaussian path (paper: 200)
     variances: Literal["linear", "cosine"] = "linear"  # how they grow over its steps
     target: Literal["noise", "latent"] = "noise"  # eq. (2) and the text, or eq. (5)

@@ -21,7 +21,7 @@ class CoderConfig(Struct):
     hidden: Size[tuple[int, ...]] = (128,)  # widths of the encoder's hidden layers; the decoder mirrors them
     latents_per_column: Size[int] = 4  # s_i / d_i (paper: 1)
     form: Literal["plain", "vae", "noisy", "clipped"] = "noisy"  # what lies between encoder and decoder
-    sigma: NonNegative[float] = 0.25  # noise through which a "noisy" decoder reads unit-variance latents
+    sigma: NonNegative[float] = 0.2  # noise through which a "noisy" decoder reads unit-variance latents
     kl: NonNegative[float] = 0.01  # weight of the divergence of a "vae"
     spread: bool = False  # numeric heads give mean and variance (paper), or the mean
     weight: NonNegative[float] = 5.0  # of squared score errors against cross-entropy
@@ -131,8 +131,10 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         divide=True,
     ),
     "fast": SiloFuseConfig(
-        coder=CoderConfig(steps=400),
-        latent=LatentConfig(depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, sample_steps=8),
+        coder=CoderConfig(sigma=0.25, steps=400),
+        latent=LatentConfig(
+            depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, time_mean=-0.2, left=0.25, sample_steps=8,
+        ),
     ),
     "balanced": SiloFuseConfig(),
     "best": SiloFuseConfig(
