@@ -133,7 +133,8 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     "fast": SiloFuseConfig(
         coder=CoderConfig(sigma=0.25, steps=400),
         latent=LatentConfig(
-            depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, time_mean=-0.2, left=0.25, sample_steps=8,
+            depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, time_mean=-0.2, left=0.25,
+            sample_steps=8,
         ),
     ),
     "balanced": SiloFuseConfig(),
