@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from silosynth.algorithms.silofuse.options import PRESETS, CoderConfig, SiloFuseConfig
+from silosynth.algorithms.silofuse.options import CoderConfig, SiloFuseConfig
 from silosynth.algorithms.silofuse.protocol import (
     PARTS,
     AskLatents,
@@ -25,7 +25,6 @@ from silosynth.privacy.sealed import seats
 from silosynth.simulation import federation
 
 TINY = CoderConfig(hidden=(16,), steps=20, fit_to_rows=False)
-FAST = PRESETS["fast"].coder
 
 
 def frame(rows: int) -> pd.DataFrame:
