@@ -152,8 +152,8 @@ def _before(config: SiloFuseConfig, **latent: Any) -> SiloFuseConfig:
 
 
 _BEFORE: Mapping[str, SiloFuseConfig] = {
-    "fast": _before(PRESETS["fast"], depth=4, steps=1500),
-    "balanced": _before(PRESETS["balanced"], steps=4700),
+    "fast": _before(PRESETS["fast"], depth=4, steps=1500, checks=25),
+    "balanced": _before(PRESETS["balanced"], steps=4700, steps_per_rows=2.0),
     "best": _before(PRESETS["best"]),
 }
 PRIVATE: Mapping[str, SiloFuseConfig] = {  # with ``dp``: the others train as long as "balanced"
