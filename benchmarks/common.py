@@ -24,6 +24,8 @@ from silosynth.papers import results
 
 RESULTS = Path(__file__).parent / "results"
 Measured = TypeVar("Measured")
+AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
+"""Environment of a process that is to use no later instructions; its networks then need float32."""
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:

@@ -2,16 +2,19 @@
 
     python benchmarks/presets.py                       # balanced and fast on five tables, three seeds: hours
     python benchmarks/presets.py --tables adult --presets fast central --seeds 0
+    python benchmarks/presets.py --tables adult --presets fast --avx2  # kept as presets_avx2
 
 "central" is balanced with all columns in one silo. Each run is a process of its own, so that its peak memory is its
 own; seconds are those of a processor, all parties together. With --folder, what has ended is kept there, so that a
-benchmark that was stopped goes on; rows name their own commit and processor for that.
+benchmark that was stopped goes on; rows name their own commit and processor for that. With --avx2 the processor is held
+to AVX2 instructions, as most laptops have, and networks compute in float32.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -41,15 +44,16 @@ FIGURES = {
 }
 
 
-def run(table: str, preset: str, seed: int) -> dict[str, Any]:
+def run(table: str, preset: str, seed: int, avx2: bool) -> dict[str, Any]:
     """Train, sample as many rows as in training, evaluate."""
     _, info = datasets.load(table, return_info=True)
     train, holdout = tables.thirds(tables.modelled(table))
     federation = tables.in_silos(train, 4)
     central, start = preset == "central", time.process_time()
     model = ss.fit(
-        "silofuse", federation.central() if central else federation, "balanced" if central else preset, seed=seed
-    )
+        "silofuse", federation.central() if central else federation, "balanced" if central else preset, seed=seed,
+        options={"latent.precision": "float32"} if avx2 else {},
+    )  # fmt: skip
     fitted = time.process_time()
     synthetic = model.sample(len(train))
     drawn, peak = time.process_time(), common.peak_gigabytes()
@@ -63,10 +67,11 @@ def run(table: str, preset: str, seed: int) -> dict[str, Any]:
     return row | {"CPU": torch.backends.cpu.get_cpu_capability(), "at": results.stamp()["commit"]}
 
 
-def measured(table: str, preset: str, seed: int) -> dict[str, Any]:
+def measured(table: str, preset: str, seed: int, avx2: bool) -> dict[str, Any]:
     """`run` in a process of its own."""
-    command = [sys.executable, __file__, "--one", table, preset, str(seed)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    command = [sys.executable, __file__, "--one", table, preset, str(seed), *(["--avx2"] if avx2 else [])]
+    environment = os.environ | (common.AVX2 if avx2 else {})
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
     row: dict[str, Any] = json.loads(done.stdout)
     return row
 
@@ -77,15 +82,16 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=TABLES)
     parser.add_argument("--presets", nargs="+", default=["balanced", "fast"], help="presets, or 'central'")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--avx2", action="store_true", help="hold the processor to AVX2 instructions, in float32")
     parser.add_argument("--folder", type=Path, help="where runs that have ended are kept")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         table, preset, seed = options.one
-        print(json.dumps(run(table, preset, int(seed))))
+        print(json.dumps(run(table, preset, int(seed), options.avx2)))
         return
-    common.keep("presets", [
-        common.once(options.folder, measured, table, preset, seed)
+    common.keep("presets_avx2" if options.avx2 else "presets", [
+        common.once(options.folder, measured, table, preset, seed, options.avx2)
         for seed in options.seeds for table in options.tables for preset in options.presets
     ])  # fmt: skip
 

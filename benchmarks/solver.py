@@ -21,7 +21,9 @@ from torch import Tensor
 
 import silosynth as ss
 from silosynth.core.streams import Streams
-from silosynth.models.latent import LatentGenerator, Network, last_time, sample_flow, start_noise, velocity
+from silosynth.models.denoisers import Network
+from silosynth.models.flow import last_time, sample_flow, start_noise, velocity
+from silosynth.models.latent import LatentGenerator
 
 
 def heun(network: Network, noise_BL: Tensor, steps: int, left: float) -> Tensor:

@@ -35,7 +35,6 @@ Ask = Callable[..., dict[str, float]]
 ROOT = Path(__file__).parent.parent
 TURNS, SKIPPED, TAKEN = 3, 60, 260  # turns; the generator's steps before those that are timed, and altogether
 ROWS = 50_000  # drawn in a turn
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
 WORKER = '''
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
@@ -159,7 +158,7 @@ def main() -> None:
         sys.exit("steps and draws compare with a commit, --against; threads do not.")
     precision = "float32" if options.avx2 else options.precision
     ask = {"steps": ("steps", SKIPPED, TAKEN), "draws": ("draws", ROWS), "threads": ("threads",)}[options.what]
-    environment = (AVX2 if options.avx2 else {}) | ({"GOMP_SPINCOUNT": "10000"} if threads else {})
+    environment = (common.AVX2 if options.avx2 else {}) | ({"GOMP_SPINCOUNT": "10000"} if threads else {})
     with (
         source(options.against) as folder,
         worker(folder, options.preset, 1, precision, environment, one_core if threads else None) as first,

@@ -26,7 +26,8 @@ from silosynth.core.errors import ConfigError, ProtocolError
 from silosynth.core.schema import Table
 from silosynth.core.streams import Streams, integers, normals, uniforms
 from silosynth.encoders import table as private_encoders
-from silosynth.models.latent import LatentConfig, LatentGenerator, flow_loss, times
+from silosynth.models.flow import flow_loss, times
+from silosynth.models.latent import LatentConfig, LatentGenerator
 from silosynth.privacy import dpsgd
 from silosynth.privacy.accounting import Charge
 from silosynth.privacy.agreement import Group

@@ -31,9 +31,8 @@ def victim(trained: Attacked) -> Attacked:
 
 def through(z_NL: torch.Tensor, noise: float, rows: int = 600, seed: int = 0) -> torch.Tensor:
     """Latents of some rows, through noise."""
-    draw = torch.Generator().manual_seed(seed)
-    z_GL = z_NL[torch.randint(len(z_NL), (rows,), generator=draw)]
-    return z_GL + noise * torch.randn(z_GL.shape, generator=draw)
+    chosen = torch.randint(len(z_NL), (rows,), generator=torch.Generator().manual_seed(seed))
+    return through_all(z_NL[chosen], noise, seed)
 
 
 def through_all(z_NL: torch.Tensor, noise: float, seed: int) -> torch.Tensor:

@@ -14,7 +14,8 @@ from hypothesis import given, settings, strategies as st
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets, TableAutoencoder
 from silosynth.models.encoded import RowShape
-from silosynth.models.latent import draw_times, flow_loss, gaussian_path, last_time, sample_flow, start_noise, velocity
+from silosynth.models.flow import draw_times, flow_loss, last_time, sample_flow, start_noise, velocity
+from silosynth.models.gaussian import gaussian_path
 from silosynth.models.marginals import calibrate, level_shares
 from silosynth.models.training import Learner, batches, build, dropout, held_out
 

@@ -10,7 +10,8 @@ import torch
 from tests.oracles import ddpm
 
 from silosynth.core.streams import Streams
-from silosynth.models.latent import GaussianPath, LatentConfig, LatentGenerator, gaussian_path
+from silosynth.models.gaussian import GaussianPath, gaussian_path
+from silosynth.models.latent import LatentConfig, LatentGenerator
 
 T = 12
 

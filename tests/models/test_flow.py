@@ -8,16 +8,9 @@ from hypothesis import given, settings, strategies as st
 
 from silosynth.core.streams import Streams
 from silosynth.models import latent
-from silosynth.models.latent import (
-    GatedMLP,
-    LatentConfig,
-    LatentGenerator,
-    PlainMLP,
-    draw_times,
-    fast_bfloat16,
-    mean_velocity,
-    velocity,
-)
+from silosynth.models.denoisers import GatedMLP, PlainMLP
+from silosynth.models.flow import draw_times, mean_velocity, velocity
+from silosynth.models.latent import LatentConfig, LatentGenerator, fast_bfloat16
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from silosynth.core.streams import Streams
-from silosynth.models.latent import gaussian_path
+from silosynth.models.gaussian import gaussian_path
 from silosynth.models.tabddpm import Multinomial
 
 WIDTHS, STEPS = (2, 5, 3), 12

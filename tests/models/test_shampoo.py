@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from silosynth.algorithms.gdts.options import PRESETS as GDTS
 from silosynth.algorithms.silofuse.options import END_TO_END_PRESETS, PRESETS
 from silosynth.core.streams import Streams
-from silosynth.models.latent import GatedMLP, wide
+from silosynth.models.denoisers import GatedMLP, wide
 from silosynth.models.shampoo import Shampoo
 from silosynth.models.training import Learner, build
 from silosynth.privacy.events import Target

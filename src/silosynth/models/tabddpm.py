@@ -28,7 +28,7 @@ from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps
 from silosynth.core.streams import Streams
 from silosynth.models.autoencoder import Buckets
 from silosynth.models.encoded import EncodedRows, RowShape, chunks, joined, span
-from silosynth.models.latent import gaussian_path
+from silosynth.models.gaussian import gaussian_path
 from silosynth.models.training import Learner, batches, build, dropout, time_features
 
 _LEAST = -60.0  # stands for the logarithm of zero, so that zero times it is zero

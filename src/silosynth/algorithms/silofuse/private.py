@@ -48,7 +48,8 @@ from silosynth.core.conversation import Conversation, Roster, State, expect
 from silosynth.core.errors import ProtocolError
 from silosynth.core.messages import Message, Release, Rows, Size, from_state, to_state
 from silosynth.core.streams import Streams, integers, normals, uniforms
-from silosynth.models.latent import LatentGenerator, flow_loss, times
+from silosynth.models.flow import flow_loss, times
+from silosynth.models.latent import LatentGenerator
 from silosynth.privacy import accounting, agreement, dpsgd, sealed
 from silosynth.privacy.events import Event, Scope, Target, gaussian_steps
 from silosynth.privacy.mechanisms import noised_counts

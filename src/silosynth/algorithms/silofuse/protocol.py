@@ -11,7 +11,7 @@ Algorithm 1, lines 1-8                 `_train_autoencoders`, `networks.Coder.tr
 Algorithm 1, lines 9-12                `_gather_latents`, `networks.Coder.encode`
 Algorithm 1, lines 13-18               `_train_diffusion`
 Algorithm 2, lines 1-4, 5, 6-7         `_drawn`, `split`, `_decoded` and `networks.Coder.decode`
-eq. (1), (2), (5)                      `models.latent`; eq. (4): `models.autoencoder`
+eq. (1), (2), (5)                      `models.gaussian`; eq. (4): `models.autoencoder`
 section V-A, figures 8 and 9           `coordinate_end_to_end`
 =====================================  ==============================================================
 
