@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from silosynth.core.streams import Streams
-from silosynth.models import latent
+from silosynth.models import flow
 from silosynth.models.denoisers import GatedMLP, PlainMLP
 from silosynth.models.flow import draw_times, mean_velocity, velocity
 from silosynth.models.latent import LatentConfig, LatentGenerator, fast_bfloat16
@@ -92,7 +92,7 @@ def test_rows_with_many_latents_are_compared_with_fewer_others(monkeypatch):
         compared.append(len(rows_RL))
         return mean_velocity(x_BL, t_T, rows_RL)
 
-    monkeypatch.setattr(latent, "mean_velocity", noted)
+    monkeypatch.setattr(flow, "mean_velocity", noted)
     for latents in (2, 4096):
         trained(300, latents, among=128, batch=32, steps=3)
     assert compared == [128] * 3 + [64] * 3
