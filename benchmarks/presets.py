@@ -1,6 +1,6 @@
 """Presets of SiloFuse, four silos in column order: fidelity, utility, disclosure, time and memory.
 
-    python benchmarks/presets.py                       # balanced and fast on five tables, three seeds: hours
+    python benchmarks/presets.py                       # balanced and fast on five tables, three seeds: an hour
     python benchmarks/presets.py --tables adult --presets fast central --seeds 0
     python benchmarks/presets.py --tables adult --presets fast --avx2  # kept as presets_avx2
 
