@@ -18,7 +18,7 @@ from silosynth.models.shampoo import Shampoo
 from silosynth.models.training import Learner, build
 from silosynth.privacy.events import Target
 
-STEPS = 120  # roots are renewed at every fourth step of the first fifty, and at steps 50 and 100
+STEPS = 120  # roots are renewed at every fourth step of the first 52, and at steps 52 and 104
 
 
 def generator(seed: int) -> torch.Generator:
@@ -51,14 +51,15 @@ def by_formula(start: np.ndarray, given_T: np.ndarray, rate: float = 0.02, decay
     weight, mean, factor, root = start.copy(), np.zeros_like(start), None, None
     for step, gradient in enumerate(given_T):
         mean = 0.95 * mean + 0.05 * gradient
-        if step % 4 == 0:
-            seen = gradient @ gradient.T
-            factor = seen if factor is None else 0.9 * factor + 0.1 * seen
-        if step % 50 == 0 or (step < 50 and step % 4 == 0):
+        if step % 4:
+            continue
+        seen = gradient @ gradient.T
+        factor = seen if factor is None else 0.9 * factor + 0.1 * seen
+        if step < 52 or step % 52 == 0:
             values, directions = np.linalg.eigh(factor)
             root = directions @ np.diag(np.maximum(values, 1e-6 * values[-1]) ** -0.5) @ directions.T
         along = root @ (0.05 * gradient + 0.95 * mean)
-        weight = (1 - rate * decay) * weight - rate * length * along / np.linalg.norm(along)
+        weight = (1 - 4 * rate * decay) * weight - 4 * rate * length * along / np.linalg.norm(along)
     return weight.T if n > m else weight
 
 
@@ -111,7 +112,7 @@ def test_a_first_gradient_of_zeros_moves_nothing() -> None:
 
 
 def test_gradients_that_are_not_finite_end_in_weights_that_are_not_without_an_error() -> None:
-    given_T = gradients((3, 4), 5, 8)
+    given_T = gradients((3, 4), 5, 9)
     given_T[5:] = math.nan
     assert trained(torch.zeros(3, 4, dtype=torch.float64), given_T).isnan().all()
 

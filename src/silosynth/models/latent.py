@@ -37,8 +37,8 @@ class LatentConfig(Struct):
     width: Size[int] = 256  # of the denoiser's hidden layers
     depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
-    steps: Positive[int] = 4800  # iterations, at most
-    steps_per_rows: Positive[float] = 2.7  # with ``fit_to_rows``: iterations per (number of rows)^0.75
+    steps: Positive[int] = 5200  # iterations, at most
+    steps_per_rows: Positive[float] = 3.2  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
     rate: Positive[float] = 2.5e-3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _KEPT, _REMEMBERED = 0.95, 0.9  # of the mean gradient at each step, and of a factor at each that it takes in
-_TAKEN, _RENEWED = 4, 50  # steps between gradients that factors take in, and between roots
+_TAKEN, _RENEWED = 4, 52  # steps between those that weights take, and factors gradients in; and between roots
 _LEAST = 1e-6  # eigenvalue of a factor, as a share of the largest
 
 
@@ -21,7 +21,8 @@ class Shampoo:
     step is along F^(-1/2) (M + (G - M) / 20), as long as if all n directions that it may have were of length one; for
     a layer with more outputs than inputs longer by the root of their ratio, as Muon's (Jordan et al. 2024). So common
     directions of the gradients count no more than rare ones, of which AdamW, which rescales weight by weight, knows
-    nothing. F takes in every fourth gradient; its root is renewed every fiftieth step, in the first fifty every fourth.
+    nothing. As M changes slowly, weights take one step in four, four times as long, for a quarter of the products, and
+    F takes in the gradients of these; its root is renewed every 52 steps, in the first 52 every four.
 
     Matrices of one shape are stacked, K of them (K, n, m): threads share few large operations better than many small.
 
@@ -38,7 +39,7 @@ class Shampoo:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """One step of the length ``rate`` against the gathered gradients."""
+        """Take in the gathered gradients; every fourth time, a step of four times the length ``rate``."""
         if not self.means:
             self.means = [torch.zeros_like(torch.stack(alike)) for alike in self.weights]
             self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
@@ -48,9 +49,10 @@ class Shampoo:
             assert len(gradients) == len(alike)
             along = torch.stack(gradients)
             mean.lerp_(along, 1 - _KEPT)
-            if self.done % _TAKEN == 0:
-                factor.lerp_(_squares(along), 1 - _REMEMBERED if self.done else 1.0)
-            if self.done % (_TAKEN if self.done < _RENEWED else _RENEWED) == 0:
+            if self.done % _TAKEN:
+                continue
+            factor.lerp_(_squares(along), 1 - _REMEMBERED if self.done else 1.0)
+            if self.done < _RENEWED or self.done % _RENEWED == 0:
                 for one, of in zip(root, factor, strict=True):
                     _renew(one, of)
             along.lerp_(mean, _KEPT)
@@ -58,8 +60,8 @@ class Shampoo:
             along = root @ along if n <= m else along @ root
             length = math.sqrt(min(n, m) * max(1.0, n / m))
             along *= length / along.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
-            torch._foreach_mul_(alike, 1 - rate * self.decay)
-            torch._foreach_sub_(alike, along.unbind(), alpha=rate)
+            torch._foreach_mul_(alike, 1 - _TAKEN * rate * self.decay)
+            torch._foreach_sub_(alike, along.unbind(), alpha=_TAKEN * rate)
         self.done += 1
 
     def state(self) -> dict[str, Any]:

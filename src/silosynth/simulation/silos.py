@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,17 +67,17 @@ class _Pace:
     each other (docs/decisions/0084). They are the same either way.
     """
 
-    def __init__(self) -> None:
-        self._exchanges = 0
+    def __init__(self, parties: int) -> None:
+        self._parties, self._exchanges = parties, 0
         self._seconds = {side_by_side: deque([math.inf], maxlen=3) for side_by_side in (True, False)}
 
     def side_by_side(self) -> bool:
         """How the next exchange is to be answered: at first each way, and later now and then the slower one."""
         self._exchanges += 1
         together, in_turn = (min(self._seconds[way]) for way in (True, False))
-        if together > _LONG or self._exchanges <= _TRIED:
+        if self._exchanges <= _TRIED or together * self._parties > _LONGEST:
             return True
-        if self._exchanges <= 2 * _TRIED:
+        if self._exchanges <= _TRIED + (_TRIED if together < _LONG else 1):
             return False
         return (together <= in_turn) != (self._exchanges % _AGAIN == 0)
 
@@ -86,8 +86,9 @@ class _Pace:
         self._seconds[side_by_side].append(seconds)
 
 
-_LONG = 0.2  # seconds side by side from which on parties are not tried in turn
 _TRIED, _AGAIN = 2, 100  # exchanges of a kind that try each way; every which one tries the slower way again
+_LONG = 0.2  # seconds side by side from which on only one is tried in turn
+_LONGEST = 4.0  # seconds of all parties together, as if each took as long as all, from which on none is
 
 
 class InProcess(link.Link):
@@ -112,7 +113,7 @@ class InProcess(link.Link):
         # fix the coordinator's before parties set theirs.
         torch.get_num_threads()
         self._workers = {name: link.Worker(name) for name in parties}
-        self._paces: defaultdict[tuple[object, ...], _Pace] = defaultdict(_Pace)
+        self._paces: dict[tuple[object, ...], _Pace] = {}
         weakref.finalize(self, link.stop_workers, list(self._workers.values()))
         self._job = ""
         self._clock = clock
@@ -129,7 +130,7 @@ class InProcess(link.Link):
             if party not in endpoints:
                 raise ProtocolError(f"Step {step} asks a silo that takes part", party, nearest(party, endpoints))
         job, blobs = self._job, link.encode_asks(step, asks)
-        pace = self._paces[_kinds(asks)]
+        pace = self._paces.setdefault(_kinds(asks), _Pace(len(asks)))
         side_by_side, start = pace.side_by_side(), self._clock()
         own = next(reversed(blobs), None)
         pending = {
