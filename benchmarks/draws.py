@@ -89,7 +89,7 @@ def means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Train, draw and judge; keep the rows in place of earlier ones of the same table, preset and code."""
     parser = common.parser(__doc__)
-    parser.add_argument("--against", required=True, help="a commit")
+    parser.add_argument("--against", help="a commit; left out: only the code as it is, beside rows that are kept")
     parser.add_argument("--tables", nargs="+", required=True)
     parser.add_argument("--preset", default="balanced", choices=["fast", "balanced", "best"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
@@ -99,7 +99,7 @@ def main() -> None:
     new = [
         row | stamp
         for name in options.tables
-        for code in (options.against, None)
+        for code in dict.fromkeys((options.against, None))
         for row in judged(name, options.preset, options.seeds, options.draws, code)
     ]
     done = {(row["table"], row["preset"], row["code"]) for row in new}

@@ -76,7 +76,7 @@ def some_steps() -> Callable[[], None]:
     x_NL, draw = torch.zeros(2048, 32), Streams(0).torch()
 
     def steps() -> None:
-        generator.learner.shampoo.done = 51  # as most steps are: without renewing its roots
+        generator.learner.shampoo.done = 53  # as most steps are: without renewing its roots
         generator.descend(x_NL, torch.arange(2048), 4, draw)
 
     return steps
