@@ -395,9 +395,7 @@ def test_silos_of_one_exchange_reply_in_parallel_on_one_thread_each() -> None:
         (2.1, 0.0, 0, "side by side"),
     ],
 )
-def test_silos_answer_in_turn_where_that_is_faster(
-    slow_thread: float, slow_here: float, tried: int, last: str
-) -> None:
+def test_silos_answer_in_turn_where_that_is_faster(slow_thread: float, slow_here: float, tried: int, last: str) -> None:
     """Long answers are tried in turn once, very long ones never: of those there are few."""
     now, used = [0.0], []
 
