@@ -47,7 +47,7 @@ def silosynth() -> Training:
     from silosynth.papers import tables
 
     def train(rows: pd.DataFrame, target: str, preset: str, seed: int) -> Sampler:
-        return ss.fit("silofuse", tables.in_silos(rows, SILOS), preset, seed=seed, progress=False).sample
+        return ss.fit("silofuse", tables.in_silos(rows, SILOS), preset, seed=seed, progress=False, threads=1).sample
 
     return train
 

@@ -44,7 +44,7 @@ def direct(name: str, federation: ss.Federation) -> None:
 
 def driven(name: str, federation: ss.Federation, checkpoint_every: float) -> None:
     """The same through the runtime, with ledger and checkpoints."""
-    how = {"options": OPTIONS[name], "progress": False, "checkpoint_every": checkpoint_every}
+    how = {"options": OPTIONS[name], "progress": False, "threads": 1, "checkpoint_every": checkpoint_every}
     ss.fit(name, federation, "fast", **how)
 
 

@@ -52,7 +52,7 @@ def run(table: str, preset: str, seed: int, avx2: bool) -> dict[str, Any]:
     central, start = preset == "central", time.process_time()
     model = ss.fit(
         "silofuse", federation.central() if central else federation, "balanced" if central else preset, seed=seed,
-        options={"latent.precision": "float32"} if avx2 else {},
+        threads=1, options={"latent.precision": "float32"} if avx2 else {},
     )  # fmt: skip
     fitted = time.process_time()
     synthetic = model.sample(len(train))

@@ -88,7 +88,8 @@ def measured(name: str, preset: str, table: str) -> dict[str, Any]:
     taken, looks = dict[str, float](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         with looked_at(looks), clock(taken, "train"):
-            model = ss.fit(name, federation, preset=preset, seed=0, progress=False, folder=Path(folder) / "run")
+            run = Path(folder) / "run"
+            model = ss.fit(name, federation, preset=preset, seed=0, progress=False, threads=1, folder=run)
         with clock(taken, "file"):
             model.save(Path(folder) / "model.silosynth")
             model = ss.load(Path(folder) / "model.silosynth")

@@ -112,7 +112,7 @@ def test_a_run_leaves_a_model_a_table_a_report_and_a_ledger(run: tuple[Result, P
 
 @pytest.mark.parametrize(
     ("written", "asked", "taken"),
-    [("", "auto", "auto"), ("threads = 4", "2", 2), ("threads = 4", None, 4), ("", None, 1)],
+    [("", "auto", "auto"), ("threads = 4", "2", 2), ("threads = 4", None, 4), ("", None, "auto")],
 )
 def test_threads_are_those_of_the_file_or_of_the_command_line(
     plan: Path, monkeypatch: pytest.MonkeyPatch, written: str, asked: str | None, taken: object

@@ -22,7 +22,6 @@ from silosynth.core.errors import CheckpointError, ConfigError, DataError, Schem
 from silosynth.core.schema import below
 from silosynth.data.infer import ColumnWarning
 from silosynth.models.latent import fast_bfloat16
-from silosynth.runtime import driver, threads
 from silosynth.runtime.wire import pack
 from silosynth.simulation.model import BATCH
 
@@ -433,24 +432,27 @@ def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime,
     pd.testing.assert_frame_equal(again.sample(30), whole.sample(30))
 
 
-def test_the_threads_that_a_trial_found_are_those_of_the_model_and_of_resuming(tmp_path, monkeypatch):
-    found, set_to, really = iter([2, 1]), [], driver.torch_threads
-    monkeypatch.setattr(threads, "fastest", lambda step, most: next(found))
-    monkeypatch.setattr(driver, "torch_threads", lambda n: set_to.append(n) or really(1))  # two spin on a busy machine
+def test_however_many_threads_share_a_training_the_bytes_are_those_of_one(tmp_path):
+    sizes = {"coder.steps": 20, "latent.steps": 60, "latent.checks": 6}
+    one, two, any_number = (fit(threads=threads, options=sizes) for threads in (1, 2, "auto"))
+    assert pack(one.coordinator) == pack(two.coordinator) == pack(any_number.coordinator)
+    assert (one.threads, two.threads, any_number.threads) == (1, 2, 1)
+    assert any_number.describe()["threads"] == 1
+    two.save(tmp_path / "model.silosynth")
+    assert ss.load(tmp_path / "model.silosynth").threads == 2
 
+
+def test_a_training_goes_on_with_any_number_that_gives_the_same_bytes(tmp_path):
     def stop(progress):
         if progress.stage == "diffusion":
             raise StopError
 
+    whole = fit()
     with pytest.raises(StopError):
-        fit(folder=tmp_path / "halted", progress=stop, threads="auto")
-    again = fit(folder=tmp_path / "halted", resume=True, threads="auto")
-    assert again.threads == again.describe()["threads"] == 2
-    assert set_to == [2, 2]
-    again.save(tmp_path / "model.silosynth")
-    assert ss.load(tmp_path / "model.silosynth").threads == 2
+        fit(folder=tmp_path, progress=stop, threads=1)
     with pytest.raises(CheckpointError, match="belong to experiment"):
-        fit(folder=tmp_path / "halted", resume=True, threads=2)
+        fit(folder=tmp_path, resume=True, threads=2)
+    assert pack(fit(folder=tmp_path, resume=True).coordinator) == pack(whole.coordinator)
 
 
 @pytest.mark.slow

@@ -26,9 +26,9 @@ import pandas as pd
 from silosynth.core.errors import StorageError, UnavailableError
 from silosynth.core.files import make_folder, read, sweep, write_atomic
 from silosynth.core.streams import Streams
+from silosynth.core.threads import computing_on
 from silosynth.core.version import VERSION
 from silosynth.evaluation.scores import Floats, Ints
-from silosynth.runtime.link import torch_threads
 
 Train = tuple[pd.DataFrame, int]  # records and a seed
 Kept = dict[str, list[float]]
@@ -110,7 +110,7 @@ def train(
     groups = [pending[start : start + together] for start in range(0, len(pending), together)]
     foreseen = None
     if announce is not None and groups:
-        with torch_threads(1):  # as other processes have
+        with computing_on(1):  # as other processes have
             foreseen = foresee(game.trains(groups[0]))
     if announce is not None and foreseen is not None:
         announce(len(pending), foreseen * len(pending) / len(groups[0]) / min(processes, len(groups)))

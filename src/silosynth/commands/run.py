@@ -106,7 +106,7 @@ def run(
         str,
         typer.Option(
             metavar="N|auto",
-            help="Threads of the coordinator, whatever the file says; auto tries which number is best.",
+            help="Threads of the coordinator, whatever the file says; auto: as many as are fastest, same results.",
         ),
     ] = "",
 ) -> None:
@@ -117,8 +117,8 @@ def run(
 def perform(ui: Session, file: Path, resume: bool = False, force: bool = False, threads: str = "") -> None:
     """Carry out an experiment file; with ``threads``, on as many instead of what it says."""
     from silosynth.commands import tables
+    from silosynth.core.threads import check_threads
     from silosynth.experiment import grammar
-    from silosynth.runtime.threads import check_threads
 
     plan = grammar.read(file)
     note_unused(ui, plan, "run")
@@ -167,12 +167,10 @@ def note_unused(ui: Session, plan: Experiment, command: Command) -> None:
 def forget(folder: Path) -> None:
     """Remove the checkpoints of a run, and its secret seed."""
     from silosynth.runtime.checkpoint import SEED
-    from silosynth.runtime.threads import FILE
 
     for name in ("coordinator", "parties"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for name in (SEED, FILE):  # whoever has the seed knows the noise
-        (folder / name).unlink(missing_ok=True)
+    (folder / SEED).unlink(missing_ok=True)  # whoever has it knows the noise
 
 
 def _algorithm(file: Path, plan: Experiment) -> Algorithm:

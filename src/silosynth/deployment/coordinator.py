@@ -64,7 +64,6 @@ from silosynth.privacy.events import Target
 from silosynth.runtime import checkpoint, driver, wire
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
-from silosynth.runtime.threads import settle_threads
 from silosynth.simulation.model import Model, all_columns, check_identifiers_fit, to_synthetic_frame
 
 ORDER, STATUS, LEDGER, RESULT, SCHEMAS = "order", "status.json", "ledger.jsonl", "result.json", "schemas.silosynth"
@@ -92,7 +91,7 @@ class Order(messages.Struct):
     limit: float | None = None
     patience: float = 3600.0
     device: str = "auto"
-    threads: int | Literal["auto"] = 1
+    threads: int | Literal["auto"] = "auto"
     missing: str | None = None
     forget: str = ""
     consider: bool = False
@@ -480,8 +479,7 @@ def run_order(
         if job.drawing is not None:
             start = partial(redraw, job, read_trained(folder.parent / job.drawing.job), streams, device)
             every = 0.0  # its one checkpoint keeps what makes the rows that it draws again the same
-        threads = settle_threads(order.threads, folder, begun, device, job.config)
-        outcome = driver.drive(start, link, ledger, store, status.watch, True, seconds=every, threads=threads)
+        outcome = driver.drive(start, link, ledger, store, status.watch, True, seconds=every, threads=order.threads)
         _write(job, outcome, ledger, folder)
     except BaseException as error:
         if status.end(error) in endings.FOR_GOOD:

@@ -310,9 +310,9 @@ class AlgorithmSection(FileSection):
     """Of all randomness. In a federation silos refuse it unless their policy allows it: leave it out."""
     device: Text = "auto"
     """Where the coordinator computes. Silos on this machine use the same; those of a federation choose theirs."""
-    threads: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = 1
-    """On which the coordinator computes; "auto" tries for a second how many are fastest. Results for another number
-    differ in the last bits, so that a run is resumed with the number that was found."""
+    threads: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = "auto"
+    """On which the coordinator computes. With "auto" batches of SiloFuse's generator share as many as are fastest, and
+    results are those of 1; those of another number may differ in the last bits."""
     runtime: Literal["inprocess", "processes"] = "inprocess"
     options: dict[str, Any] = Field(default_factory=dict)
     """Single settings that differ from the preset's."""

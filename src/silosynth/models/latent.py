@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
+from silosynth.core.threads import SharedWork
 from silosynth.models.denoisers import GatedMLP, PlainMLP, wide
 from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
-from silosynth.models.training import Learner, batches, build, held_out
+from silosynth.models.training import Learner, batches, build, held_out, spawned
 
 _CHUNK = 4096
 _TOGETHER = 8  # rows of a batch that share a time
@@ -37,10 +38,11 @@ class LatentConfig(Struct):
     width: Size[int] = 256  # of the denoiser's hidden layers
     depth: Size[int] = 6  # residual blocks, or plain layers (paper: 8)
     dropout: Fraction[float] = 0.0  # of the plain layers (paper: 0.01)
-    steps: Positive[int] = 5200  # iterations, at most
+    steps: Positive[int] = 5200  # iterations, each on a batch, at most
     steps_per_rows: Positive[float] = 3.2  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
+    accumulate: Size[int] = 4  # batches on whose mean gradient weights move; each can have a thread of its own
     rate: Positive[float] = 2.5e-3
     wide_rate: NonNegative[float] = 0.02  # of gated blocks' large matrices, by Shampoo; 0: by AdamW, as all others
     decay: NonNegative[float] = 1e-3  # weight decay
@@ -95,6 +97,7 @@ class LatentGenerator:
             wide_rate=config.wide_rate,
         )  # fmt: skip
         self.gaussian = gaussian_path(config.diffusion_steps, config.variances, config.target)
+        self.work = SharedWork(config.accumulate if device.type == "cpu" else 1)
         fast = config.precision == "auto" and fast_bfloat16(device)
         self.arithmetic = torch.bfloat16 if fast or config.precision == "bfloat16" else torch.float32
 
@@ -130,11 +133,18 @@ class LatentGenerator:
         return loss
 
     def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
-        """``steps`` steps on batches of the standardised latents that ``rows`` names."""
-        order = batches(len(rows), self.config.batch, draw)
+        """``steps`` iterations on batches of the standardised latents that ``rows`` names."""
+        config, learner = self.config, self.learner
+        order = batches(len(rows), config.batch, draw)
         rows_NL = x_NL[rows.to(self.device)]
-        for _ in range(steps):
-            self.learner.descend(self._loss(rows_NL[next(order)], draw, draw, rows_NL))
+        draws = [draw, *(spawned(draw) for _ in range(config.accumulate - 1))]
+
+        def gradients(x_BL: Tensor, own: torch.Generator) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(self._loss(x_BL, own, own, rows_NL), learner.weights)
+
+        with self.work.shared() as share:
+            for first in range(0, steps, config.accumulate):
+                learner.follow(share(gradients, [(rows_NL[next(order)], own) for own in draws[: steps - first]]))
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""

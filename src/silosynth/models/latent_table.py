@@ -41,7 +41,7 @@ class LatentTableConfig(Struct):
     first: Positive[float] = 0.25  # share of the parts that train the autoencoder
     calibrate: bool = True  # match the decoded marginals to those of the encoders
     latent: LatentConfig = LatentConfig(  # as SiloFuse's was when this one's training was found; AdamW
-        held_out=0.0, steps=8000, steps_per_rows=3.3, wide_rate=0.0, among=4096, left=0.15, time_mean=-0.5
+        held_out=0.0, steps=8000, steps_per_rows=3.3, wide_rate=0.0, accumulate=1, among=4096, left=0.15, time_mean=-0.5
     )
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_KEPT, _REMEMBERED = 0.95, 0.9  # of the mean gradient at each step, and of a factor at each that it takes in
-_TAKEN, _RENEWED = 4, 52  # steps between those that weights take, and factors gradients in; and between roots
+_KEPT, _REMEMBERED = 0.95, 0.974  # of the mean gradient and of the factors, for each batch
+_RENEWED = 52  # batches between roots
 _LEAST = 1e-6  # eigenvalue of a factor, as a share of the largest
 
 
 class Shampoo:
     """Steps by the left factor of Shampoo alone (Gupta, Koren, Singer 2018), for matrices in the middle of a network.
 
-    Of a matrix (n, m), or its transpose if m < n, with the gradient G: F is a moving mean of G G', M one of G, and the
-    step is along F^(-1/2) (M + (G - M) / 20), as long as if all n directions that it may have were of length one; for
-    a layer with more outputs than inputs longer by the root of their ratio, as Muon's (Jordan et al. 2024). So common
-    directions of the gradients count no more than rare ones, of which AdamW, which rescales weight by weight, knows
-    nothing. As M changes slowly, weights take one step in four, four times as long, for a quarter of the products, and
-    F takes in the gradients of these; its root is renewed every 52 steps, in the first 52 every four.
+    Of a matrix (n, m), or its transpose if m < n, with the gradient G, a mean over k batches: F is a moving mean of
+    G G', M one of G, and the step is along F^(-1/2) (a M + (1 - a) G), where a = 0.95^k, and k times as long as if all
+    n directions that it may have were of length one; for a layer with more outputs than inputs longer by the root of
+    their ratio, as Muon's (Jordan et al. 2024). So common directions of the gradients count no more than rare ones, of
+    which AdamW, which rescales weight by weight, knows nothing. F's root is renewed every 52 batches, and at every step
+    of the first 52.
 
     Matrices of one shape are stacked, K of them (K, n, m): threads share few large operations better than many small.
 
@@ -38,31 +38,30 @@ class Shampoo:
         self.means, self.factors, self.roots = list[Tensor](), list[Tensor](), list[Tensor]()  # from the first step on
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """Take in the gathered gradients; every fourth time, a step of four times the length ``rate``."""
+    def step(self, rate: float, batches: int) -> None:
+        """One step against the gathered gradients, a mean over ``batches``; as long as if each were one of ``rate``."""
         if not self.means:
             self.means = [torch.zeros_like(torch.stack(alike)) for alike in self.weights]
             self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
             self.roots = [torch.zeros_like(factor) for factor in self.factors]
+        before, self.done, kept = self.done, self.done + batches, _KEPT**batches
+        renewed = before < _RENEWED or before // _RENEWED < self.done // _RENEWED
         for alike, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
             gradients = [weight.grad for weight in alike if weight.grad is not None]
             assert len(gradients) == len(alike)
             along = torch.stack(gradients)
-            mean.lerp_(along, 1 - _KEPT)
-            if self.done % _TAKEN:
-                continue
-            factor.lerp_(_squares(along), 1 - _REMEMBERED if self.done else 1.0)
-            if self.done < _RENEWED or self.done % _RENEWED == 0:
+            mean.lerp_(along, 1 - kept)
+            factor.lerp_(_squares(along), 1 - _REMEMBERED**batches if before else 1.0)
+            if renewed:
                 for one, of in zip(root, factor, strict=True):
                     _renew(one, of)
-            along.lerp_(mean, _KEPT)
+            along.lerp_(mean, kept)
             n, m = along.shape[1:]
             along = root @ along if n <= m else along @ root
             length = math.sqrt(min(n, m) * max(1.0, n / m))
             along *= length / along.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
-            torch._foreach_mul_(alike, 1 - _TAKEN * rate * self.decay)
-            torch._foreach_sub_(alike, along.unbind(), alpha=_TAKEN * rate)
-        self.done += 1
+            torch._foreach_mul_(alike, 1 - batches * rate * self.decay)
+            torch._foreach_sub_(alike, along.unbind(), alpha=batches * rate)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to continue."""

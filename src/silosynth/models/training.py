@@ -188,7 +188,7 @@ class Learner(Trainee[nn.Module]):
     Args:
         network: what is trained.
         rate: peak learning rate.
-        steps: all steps of the schedule.
+        steps: all steps of the schedule, one for each batch.
         schedule: "one-cycle" (a linear rise over 3 % of the steps, then a half cosine to zero) or "constant".
         decay: weight decay.
         clip: gradients are scaled down to this norm; 0 for never.
@@ -218,17 +218,26 @@ class Learner(Trainee[nn.Module]):
         self.done = 0
         self.best, self.best_weights, self.best_buffers = math.inf, _copies(self.weights), _copies(self.buffers)
 
-    def step(self) -> None:
-        """One step against the gathered gradients."""
+    def follow(self, gradients: Iterable[tuple[Tensor, ...]]) -> None:
+        """One step against the mean gradient of several batches, given those of all weights for each batch."""
+        total, *others = gradients
+        for other in others:
+            total = torch._foreach_add(total, other)
+        for weight, gradient in zip(self.weights, torch._foreach_div(total, 1 + len(others)), strict=True):
+            weight.grad = gradient
+        self.step(1 + len(others))
+
+    def step(self, batches: int = 1) -> None:
+        """One step against the gathered gradients, a mean over ``batches``: as long as those of so many together."""
         share = _one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * share
+            group["lr"] = batches * self.rate * share
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()
-        self.shampoo.step(self.wide_rate * share)
-        self.done += 1
-        decay = min(self.remember, self.done / (self.done + 20))
+        self.shampoo.step(self.wide_rate * share, batches)
+        self.done += batches
+        decay = min(self.remember**batches, self.done / (self.done + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)
 
     def judge(self, loss: float) -> bool:
@@ -285,6 +294,12 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     while True:
         order = torch.randperm(n, generator=generator, device=generator.device)
         yield from order[: n - n % size].split(size)
+
+
+def spawned(draw: torch.Generator) -> torch.Generator:
+    """A generator of its own, on the same device, that ``draw`` seeds."""
+    seed = int(torch.randint(2**62, (1,), generator=draw, device=draw.device))
+    return torch.Generator(draw.device).manual_seed(seed)
 
 
 def held_out(n: int, share: float, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

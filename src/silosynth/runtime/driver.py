@@ -16,9 +16,10 @@ from typing import TypeVar
 from silosynth.core.conversation import COORDINATOR, Checkpoint, Conversation, Exchange, Progress, Replies, State, Step
 from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, StorageError
 from silosynth.core.messages import Done, Message, Missing, Several
+from silosynth.core.threads import Threads, computing_on
 from silosynth.runtime.checkpoint import CheckpointStore, Saved, warn_skipped
 from silosynth.runtime.ledger import Ledger, Position
-from silosynth.runtime.link import Link, Reached, Received, decode_reply, torch_threads
+from silosynth.runtime.link import Link, Reached, Received, decode_reply
 from silosynth.runtime.wire import encode
 
 R = TypeVar("R")
@@ -35,7 +36,7 @@ def drive(
     *,
     seconds: float = 15.0,
     clock: Callable[[], float] = time.monotonic,
-    threads: int = 1,
+    threads: Threads = 1,
 ) -> R:
     """Drive the conversation that ``start`` begins to its end, and return its result.
 
@@ -50,8 +51,8 @@ def drive(
         seconds: minimum time between two checkpoints; 0 stores every one, as those are that say so themselves.
             Resuming from any gives the same bytes.
         clock: a monotonic clock in seconds.
-        threads: torch threads of the coordinator; with more than one the last bits of results may be others
-            (docs/decisions/0006, 0052).
+        threads: on which the coordinator computes; of a number other than 1 the last bits of results may be others
+            (docs/decisions/0006, 0087).
 
     Raises:
         PartyLostError: a party failed; or it died or was too slow, and the conversation cannot go on without it. The
@@ -70,7 +71,7 @@ def drive(
                 store.clear()
             ledger.start()
         run = _DrivenRun(link, ledger, store, watch, seconds, clock, saved)
-        with torch_threads(threads):
+        with computing_on(threads):
             result = run.through(start(saved.state if saved else None))
         ledger.close()
         return result

@@ -25,6 +25,7 @@ import torch
 from silosynth.core.conversation import COORDINATOR, Exchange, Roster
 from silosynth.core.errors import CheckpointError, ConfigError, PartyLostError, ProtocolError, SilosynthError, nearest
 from silosynth.core.messages import Message, wire_name
+from silosynth.core.threads import computing_on
 from silosynth.runtime.hub import ASK, CRASHED, DONE, REFUSED, REPLY, RESTORE, SAVE, Frame, Gathered, Hub, Lost
 from silosynth.runtime.wire import decode, encode
 
@@ -392,17 +393,6 @@ def resolve_device(name: str) -> torch.device:
     raise ConfigError("The device is auto, cpu or cuda, and must exist on this machine", name, "Use device='auto'.")
 
 
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Use ``number`` torch threads in this thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class Stopped(BaseException):
     """Raised in a computation that nobody waits for any more."""
 
@@ -442,7 +432,7 @@ class PendingResult(Generic[T]):
 def run_here(work: Callable[..., T], *args: Any) -> PendingResult[T]:
     """Run ``work`` in this thread, with a worker's settings for gradients and threads. Ctrl-C is raised at once."""
     pending = PendingResult(lambda: work(*args))
-    with torch_threads(PARTY_THREADS), torch.inference_mode(False), torch.enable_grad():
+    with computing_on(PARTY_THREADS), torch.inference_mode(False), torch.enable_grad():
         pending.run()
     if pending.error is not None and not isinstance(pending.error, Exception):
         raise pending.error

@@ -28,6 +28,7 @@ from silosynth.core.errors import ConfigError, StorageError, nearest
 from silosynth.core.rules import Rule, read_rules
 from silosynth.core.schema import LEAST_ROWS, Column, Table, modelled_columns
 from silosynth.core.streams import Streams
+from silosynth.core.threads import Threads, check_threads, torch_threads_of
 from silosynth.data.infer import ColumnWarning
 from silosynth.encoders.table import check_bounds
 from silosynth.models.latent import fast_bfloat16
@@ -38,7 +39,6 @@ from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, resolve_device
 from silosynth.runtime.progress import RichProgress
-from silosynth.runtime.threads import Threads, check_threads, settle_threads
 from silosynth.simulation.federation import Federation, check_federation, digest
 from silosynth.simulation.model import Model, seed_number
 from silosynth.simulation.representation import Representation, read_labels
@@ -64,7 +64,7 @@ def fit(
     overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
-    threads: Threads = 1,
+    threads: Threads = "auto",
     checkpoint_every: float = 15.0,
 ) -> Model:
     """Train a generator of synthetic tables on a federation.
@@ -89,11 +89,10 @@ def fit(
         overwrite: start again although ``folder`` holds checkpoints, and remove them.
         progress: show a progress bar, or a function to call with each `Progress`.
         device: "auto", "cpu" or "cuda".
-        threads: torch threads of the coordinator. Each silo has one; they train side by side, or in one process in turn
-            where that is faster: of `gdts`, `ctgan`, `ctabgan`, `tvae` and `tabddpm` all of the model. "auto" is 1
-            where the coordinator trains no model of latents, else the number that is fastest in a trial of a second,
-            which `Model.threads` says and ``resume`` keeps: on another day, or a busier machine, it may be another,
-            whose results differ in the last bits.
+        threads: threads of the coordinator. Each silo has one; they train side by side, or in one process in turn
+            where that is faster: of `gdts`, `ctgan`, `ctabgan`, `tvae` and `tabddpm` all of the model. With "auto"
+            the batches of SiloFuse's steps share as many threads as are fastest, and all else has one: the bytes are
+            those of 1. With a number operations share threads too, and results may differ in the last bits.
         checkpoint_every: minimum seconds between two checkpoints; 0 writes one at every safe point.
 
     Raises:
@@ -173,7 +172,7 @@ def represent(
     overwrite: bool = False,
     progress: bool | Callable[[Progress], None] = True,
     device: str = "auto",
-    threads: Threads = 1,
+    threads: Threads = "auto",
     checkpoint_every: float = 15.0,
 ) -> Representation:
     """Train one latent representation of a federation's rows, and a predictor of a label from it.
@@ -306,7 +305,7 @@ class _TrainingRun:
     def fingerprint(self, name: str, config: messages.Struct, federation: Federation, seed: int) -> str:
         """What a checkpoint must agree with: version, algorithm, options, seed, arithmetic, silos and every value."""
         capability = torch.backends.cpu.get_cpu_capability()
-        arithmetic = [self.threads, self.device.type, capability, fast_bfloat16(self.device)]
+        arithmetic = [torch_threads_of(self.threads), self.device.type, capability, fast_bfloat16(self.device)]
         options = messages.to_state(config)
         content = [version.VERSION, name, options, seed, arithmetic, federation.silos, federation.digest()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -323,18 +322,17 @@ class _TrainingRun:
             store, ledger = CheckpointStore(place, fingerprint), Ledger(place / "ledger.jsonl")
             if self.overwrite and not self.resume:
                 store.discard()
-            threads = settle_threads(self.threads, place, self.resume, self.device, config)
             seated = seats(federation.roster, streams.child("seats"))
             link = self._connect(name, entry, config, federation, seated, streams, store)
             with link, _watching(self.progress) as watch:
                 coordinator = drive(
-                    start, link, ledger, store, watch, self.resume, threads=threads, seconds=self.checkpoint_every
+                    start, link, ledger, store, watch, self.resume, threads=self.threads, seconds=self.checkpoint_every
                 )
                 parts = coordinator.pop("parts", None)  # where silos have handed them over
                 if parts is None:
                     parts = self._parts(entry, config, link, store, federation, seated) if entry.parts else {}
         parts = {silo: parts.get(silo, {}) for silo in federation.schemas}
-        used = {"device": self.device, "threads": threads}
+        used = {"device": self.device, "threads": torch_threads_of(self.threads)}
         return {"coordinator": coordinator, "parts": parts, "ledger": ledger.entries(), **used}
 
     def _connect(

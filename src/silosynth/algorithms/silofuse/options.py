@@ -111,8 +111,8 @@ class SiloFuseConfig(Struct):
             return self.latent
         training = self.dp_training
         return replace(
-            self.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, wide_rate=0.0, width=training.width,
-            depth=training.depth, steps=training.latent_steps, rate=training.rate,
+            self.latent, fit_to_rows=False, held_out=0.0, clip=0.0, dropout=0.0, wide_rate=0.0, accumulate=1,
+            width=training.width, depth=training.depth, steps=training.latent_steps, rate=training.rate,
         )  # fmt: skip
 
 
@@ -126,14 +126,14 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
         latent=LatentConfig(
             path="gaussian", network="plain", width=512, depth=8, dropout=0.01, fit_to_rows=False, steps=500_000,
             checks=100, batch=512, rate=1e-3, decay=0.0, schedule="constant", clip=0.0, held_out=0.0, average=0.0,
-            sample_steps=25, precision="float32", wide_rate=0.0,
+            sample_steps=25, precision="float32", wide_rate=0.0, accumulate=1,
         ),
         divide=True,
     ),
     "fast": SiloFuseConfig(
         coder=CoderConfig(sigma=0.25, steps=400),
         latent=LatentConfig(
-            depth=5, steps=1400, checks=10, steps_per_rows=3.3, wide_rate=0.0, time_mean=-0.2, left=0.25,
+            depth=5, steps=1480, checks=10, steps_per_rows=3.5, accumulate=2, wide_rate=0.0, time_mean=-0.2, left=0.25,
             sample_steps=8,
         ),
     ),
@@ -152,7 +152,7 @@ def _before(config: SiloFuseConfig, **latent: Any) -> SiloFuseConfig:
 
 
 _BEFORE: Mapping[str, SiloFuseConfig] = {
-    "fast": _before(PRESETS["fast"], depth=4, steps=1500, checks=25),
+    "fast": _before(PRESETS["fast"], depth=4, steps=1500, steps_per_rows=3.3, accumulate=1, checks=25),
     "balanced": _before(PRESETS["balanced"], steps=4700, steps_per_rows=2.0),
     "best": _before(PRESETS["best"]),
 }
@@ -169,7 +169,7 @@ def _end_to_end(config: SiloFuseConfig, width: int, depth: int, steps: int) -> S
     sample_steps = 5 * sample_steps // 3 if config.latent.path == "flow" else sample_steps  # eq. (1) needs more
     latent = replace(
         config.latent, path="gaussian", target="latent", fit_to_rows=False, average=0.0, batch=512, rate=1e-3,
-        width=width, depth=depth, steps=steps, sample_steps=sample_steps, wide_rate=0.0,
+        width=width, depth=depth, steps=steps, sample_steps=sample_steps, wide_rate=0.0, accumulate=1,
     )  # fmt: skip
     return replace(config, coder=coder, latent=latent)
 

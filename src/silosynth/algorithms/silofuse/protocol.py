@@ -410,6 +410,9 @@ def coordinate_end_to_end(
     """Train autoencoders and diffusion jointly; returns the coordinator's part of the model."""
     if config.latent.path != "gaussian" or config.coder.form != "plain":
         raise ConfigError("Joint training is for plain latents and Gaussian diffusion", config.latent.path)
+    if config.latent.accumulate > 1:
+        rule = "In joint training each batch is a step, of silos as well"
+        raise ConfigError(rule, f"latent.accumulate = {config.latent.accumulate}", "Set it to 1.")
     check_joint(config)
     if state is None:
         prepared = yield from _prepare(roster)

@@ -1,0 +1,99 @@
+"""The generator of latents in training: what a step takes in, and that threads change no byte of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from silosynth.core.streams import Streams
+from silosynth.core.threads import Threads, computing_on
+from silosynth.models.latent import LatentConfig, LatentGenerator
+from silosynth.models.training import Learner, batches, build, spawned
+
+CPU = torch.device("cpu")
+
+
+def rows(n: int = 60) -> torch.Tensor:
+    return torch.randn(n, 3, generator=Streams(0).child("rows").torch())
+
+
+def generator(**options: object) -> LatentGenerator:
+    small = {"width": 8, "depth": 1, "batch": 12, "fit_to_rows": False, "precision": "float32", "steps": 40}
+    return LatentGenerator(60, 3, LatentConfig(**{**small, **options}), Streams(1), CPU)  # type: ignore[arg-type]
+
+
+def weights(made: LatentGenerator | Learner) -> torch.Tensor:
+    learner = made.learner if isinstance(made, LatentGenerator) else made
+    return torch.cat([weight.detach().flatten() for weight in learner.weights])
+
+
+def linear(rate: float) -> Learner:
+    network = build(torch.nn.Linear, 3, 2, generator=Streams(2).torch()).double()
+    return Learner(network, rate=rate, steps=50, schedule="constant", decay=0.1, clip=0.5, average=0.4)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 2**31))
+def test_a_step_is_one_against_the_mean_gradient_and_as_long_as_one_for_each_batch(sizes: list[int], seed: int) -> None:
+    draw, made, slow = Streams(seed).torch(), linear(0.01), linear(0.01)
+    optimizer = torch.optim.AdamW(slow.weights, lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
+    smooth, done = [weight.detach().clone() for weight in slow.weights], 0
+    for size in sizes:
+        x_KBD = torch.randn(size, 6, 3, generator=draw, dtype=torch.float64)
+        losses = [made.network(x).square().mean() for x in x_KBD]
+        made.follow(torch.autograd.grad(loss, made.weights) for loss in losses)
+        optimizer.zero_grad()
+        torch.stack([slow.network(x).square().mean() for x in x_KBD]).mean().backward()
+        torch.nn.utils.clip_grad_norm_(slow.weights, 0.5)
+        optimizer.param_groups[0]["lr"] = size * 0.01
+        optimizer.step()
+        done += size
+        kept = min((1 - 1 / 20) ** size, done / (done + 20))
+        for mean, weight in zip(smooth, slow.weights, strict=True):
+            mean.lerp_(weight.detach(), 1 - kept)
+    assert made.done == done
+    torch.testing.assert_close(weights(made), weights(slow))
+    torch.testing.assert_close(made.smooth, smooth)
+
+
+def slowly(made: LatentGenerator, x_NL: torch.Tensor, steps: int, draw: torch.Generator) -> None:
+    """`descend`, one batch after the other, by the gradient of the mean loss."""
+    order, accumulate = batches(len(x_NL), made.config.batch, draw), made.config.accumulate
+    draws = [draw, *(spawned(draw) for _ in range(accumulate - 1))]
+    for first in range(0, steps, accumulate):
+        together = [(x_NL[next(order)], own) for own in draws[: steps - first]]
+        losses = [made._loss(x_BL, own, own, x_NL) for x_BL, own in together]
+        made.learner.clear()
+        torch.stack(losses).mean().backward()
+        made.learner.step(len(losses))
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 5), st.integers(1, 9), st.sampled_from([0.0, 0.02]), st.sampled_from(["flow", "gaussian"]))
+def test_weights_move_once_for_so_many_batches_and_for_the_rest(
+    accumulate: int, steps: int, wide_rate: float, path: str
+) -> None:
+    made, slow = (generator(accumulate=accumulate, wide_rate=wide_rate, path=path) for _ in range(2))
+    made.descend(rows(), torch.arange(60), steps, Streams(3).torch())
+    slowly(slow, rows(), steps, Streams(3).torch())
+    assert made.learner.done == slow.learner.done == steps
+    torch.testing.assert_close(weights(made), weights(slow), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("threads", [2, 3, 4, "auto"])
+def test_the_number_of_threads_changes_no_byte_of_the_weights(threads: Threads, precision: str) -> None:
+    alone, together = (generator(precision=precision, held_out=0.0) for _ in range(2))
+    ways: tuple[tuple[LatentGenerator, Threads], ...] = ((alone, 1), (together, threads))
+    for made, number in ways:
+        with computing_on(number):
+            x_NL = made.standardise(rows())
+            while not made.finished:
+                made.train(x_NL)
+    assert torch.equal(weights(alone), weights(together))
+
+
+def test_batches_of_a_step_draw_apart() -> None:
+    draw = Streams(4).torch()
+    first, second = (torch.rand(8, generator=spawned(draw)) for _ in range(2))
+    assert not torch.equal(first, second)
