@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from silosynth.core.streams import Streams
 from silosynth.core.threads import Threads, computing_on
 from silosynth.models.latent import LatentConfig, LatentGenerator
-from silosynth.models.training import Learner, batches, build, spawned
+from silosynth.models.training import Learner, batches, build
 
 CPU = torch.device("cpu")
 
@@ -56,10 +56,11 @@ def test_a_step_is_one_against_the_mean_gradient_and_as_long_as_one_for_each_bat
     torch.testing.assert_close(made.smooth, smooth)
 
 
-def slowly(made: LatentGenerator, x_NL: torch.Tensor, steps: int, draw: torch.Generator) -> None:
+def slowly(made: LatentGenerator, x_NL: torch.Tensor, steps: int, streams: Streams) -> None:
     """`descend`, one batch after the other, by the gradient of the mean loss."""
-    order, accumulate = batches(len(x_NL), made.config.batch, draw), made.config.accumulate
-    draws = [draw, *(spawned(draw) for _ in range(accumulate - 1))]
+    accumulate = made.config.accumulate
+    draws = [streams.torch(), *(streams.child("batch", i).torch() for i in range(1, accumulate))]
+    order = batches(len(x_NL), made.config.batch, draws[0])
     for first in range(0, steps, accumulate):
         together = [(x_NL[next(order)], own) for own in draws[: steps - first]]
         losses = [made._loss(x_BL, own, own, x_NL) for x_BL, own in together]
@@ -74,8 +75,8 @@ def test_weights_move_once_for_so_many_batches_and_for_the_rest(
     accumulate: int, steps: int, wide_rate: float, path: str
 ) -> None:
     made, slow = (generator(accumulate=accumulate, wide_rate=wide_rate, path=path) for _ in range(2))
-    made.descend(rows(), torch.arange(60), steps, Streams(3).torch())
-    slowly(slow, rows(), steps, Streams(3).torch())
+    made.descend(rows(), torch.arange(60), steps, Streams(3))
+    slowly(slow, rows(), steps, Streams(3))
     assert made.learner.done == slow.learner.done == steps
     torch.testing.assert_close(weights(made), weights(slow), rtol=1e-3, atol=1e-3)
 
@@ -91,9 +92,3 @@ def test_the_number_of_threads_changes_no_byte_of_the_weights(threads: Threads, 
             while not made.finished:
                 made.train(x_NL)
     assert torch.equal(weights(alone), weights(together))
-
-
-def test_batches_of_a_step_draw_apart() -> None:
-    draw = Streams(4).torch()
-    first, second = (torch.rand(8, generator=spawned(draw)) for _ in range(2))
-    assert not torch.equal(first, second)

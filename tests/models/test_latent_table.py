@@ -14,7 +14,7 @@ from silosynth.runtime.wire import pack, unpack
 
 CPU = torch.device("cpu")
 LATENT = LatentConfig(
-    width=32, depth=2, steps=20, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False, wide_rate=0.0
+    accumulate=1, width=32, depth=2, steps=20, batch=64, sample_steps=4, held_out=0.0, fit_to_rows=False, wide_rate=0.0
 )
 TINY = LatentTableConfig(hidden=(16,), steps=16, batch=32, latent=LATENT)
 

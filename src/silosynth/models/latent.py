@@ -22,7 +22,7 @@ from silosynth.core.threads import SharedWork
 from silosynth.models.denoisers import GatedMLP, PlainMLP, wide
 from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
-from silosynth.models.training import Learner, batches, build, held_out, spawned
+from silosynth.models.training import Learner, batches, build, held_out
 
 _CHUNK = 4096
 _TOGETHER = 8  # rows of a batch that share a time
@@ -125,26 +125,27 @@ class LatentGenerator:
         config = self.config
         part = self.learner.done // self.part
         rows, judges = held_out(len(x_NL), config.held_out, 2000, self.streams.child("held-out").torch())
-        draw = self.streams.child("part", part).torch(self.device)
-        self.descend(x_NL, rows, min(config.steps, (part + 1) * self.part) - self.learner.done, draw)
+        steps = min(config.steps, (part + 1) * self.part) - self.learner.done
+        self.descend(x_NL, rows, steps, self.streams.child("part", part))
         loss = self._held_out_loss(x_NL[judges.to(self.device)])
         if config.held_out:
             self.learner.judge(loss)
         return loss
 
-    def descend(self, x_NL: Tensor, rows: Tensor, steps: int, draw: torch.Generator) -> None:
+    def descend(self, x_NL: Tensor, rows: Tensor, steps: int, streams: Streams) -> None:
         """``steps`` iterations on batches of the standardised latents that ``rows`` names."""
         config, learner = self.config, self.learner
-        order = batches(len(rows), config.batch, draw)
+        draws = [streams.torch(self.device)]  # one for each of the batches of a step
+        draws += [streams.child("batch", i).torch(self.device) for i in range(1, config.accumulate)]
+        order = batches(len(rows), config.batch, draws[0])
         rows_NL = x_NL[rows.to(self.device)]
-        draws = [draw, *(spawned(draw) for _ in range(config.accumulate - 1))]
 
-        def gradients(x_BL: Tensor, own: torch.Generator) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(self._loss(x_BL, own, own, rows_NL), learner.weights)
+        def gradients(x_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(self._loss(x_BL, draw, draw, rows_NL), learner.weights)
 
         with self.work.shared() as share:
             for first in range(0, steps, config.accumulate):
-                learner.follow(share(gradients, [(rows_NL[next(order)], own) for own in draws[: steps - first]]))
+                learner.follow(share(gradients, [(rows_NL[next(order)], draw) for draw in draws[: steps - first]]))
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""

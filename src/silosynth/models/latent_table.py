@@ -101,13 +101,13 @@ class LatentTable:
     def train(self, part: int, parts: int) -> None:
         """Train for one of ``parts`` parts; those of a network divide its steps equally."""
         stage, first = self._stage(part, parts), self._first(parts)
-        draw = self.streams.child("part", part).torch(self.device)
+        streams = self.streams.child("part", part)
         if stage == 0:
-            self._train_coder(part, first, draw)
+            self._train_coder(part, first, streams.torch(self.device))
         elif stage == 1:
             self._measure()
         else:
-            self._train_flow(part - first - 1, parts - first - 1, draw)
+            self._train_flow(part - first - 1, parts - first - 1, streams)
 
     @torch.no_grad()
     def sample(self, n: int, streams: Streams) -> tuple[Tensor, Tensor]:
@@ -184,13 +184,13 @@ class LatentTable:
         self.flow.mean = mean.clone()
         self.flow.scale = (self.moments.square - mean.square()).clamp_min(1e-12).sqrt()
 
-    def _train_flow(self, part: int, parts: int, draw: torch.Generator) -> None:
+    def _train_flow(self, part: int, parts: int, streams: Streams) -> None:
         if self.x_NL is None:
             self._standardise()
             self.x_NL = self.flow.standard(self._encoded())
         steps = self.flow.config.steps
         self.flow.learner.done = steps * part // parts
-        self.flow.descend(self.x_NL, torch.arange(len(self.x_NL)), span(steps, part, parts), draw)
+        self.flow.descend(self.x_NL, torch.arange(len(self.x_NL)), span(steps, part, parts), streams)
 
     def _calibration(self, streams: Streams) -> Calibration:
         assert self.shares is not None

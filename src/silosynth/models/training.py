@@ -296,12 +296,6 @@ def batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield from order[: n - n % size].split(size)
 
 
-def spawned(draw: torch.Generator) -> torch.Generator:
-    """A generator of its own, on the same device, that ``draw`` seeds."""
-    seed = int(torch.randint(2**62, (1,), generator=draw, device=draw.device))
-    return torch.Generator(draw.device).manual_seed(seed)
-
-
 def held_out(n: int, share: float, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Row numbers to train on and to judge by; below 20 rows, all are used for both."""
     order = torch.randperm(n, generator=generator, device=generator.device)
