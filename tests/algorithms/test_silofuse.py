@@ -194,6 +194,8 @@ def _reply(ask):
 def test_joint_training_refuses_what_it_cannot_train():
     with pytest.raises(ConfigError, match="Gaussian"):
         fit("e2edistr", data=people(50), **{"latent.path": "flow"})
+    with pytest.raises(ConfigError, match=r"each batch is a step.*latent\.accumulate = 4"):
+        fit("e2edistr", data=people(50), **{"latent.accumulate": 4})
 
 
 def test_options_name_the_nearest_and_the_type():

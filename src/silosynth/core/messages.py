@@ -74,6 +74,8 @@ AtMost = Annotated[T, Bound(f"at most {LARGEST:,}", lambda number: number <= LAR
 Size = Annotated[AtMost[T], Bound("above zero", lambda number: number > 0, empty=False)]
 Steps = Annotated[Positive[T], Bound("at most 10,000", lambda number: number <= 10_000)]
 """Of steps in which a row is drawn: so that no file makes anybody draw without end."""
+Few = Annotated[T, Bound("from 1 to 64", lambda number: 1 <= number <= 64)]
+"""Of copies that are kept of something large, such as all weights."""
 Rows = Annotated[T, Bound("from 0 to 16,777,216", lambda number: 0 <= number <= 2**24)]
 """Of numbers of rows that an ask wants made."""
 Fraction = Annotated[T, Bound("at least 0 and below 1", lambda number: 0 <= number < 1)]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from silosynth.core.errors import ConfigError
-from silosynth.core.messages import Fraction, NonNegative, Positive, Size, Steps, Struct
+from silosynth.core.messages import Few, Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
 from silosynth.core.threads import SharedWork
 from silosynth.models.denoisers import GatedMLP, PlainMLP, wide
@@ -42,7 +42,7 @@ class LatentConfig(Struct):
     steps_per_rows: Positive[float] = 3.2  # with ``fit_to_rows``: iterations per (number of rows)^0.75
     checks: Positive[int] = 25  # how often held-out rows judge the weights; each time is a safe point
     batch: Size[int] = 512
-    accumulate: Size[int] = 4  # batches on whose mean gradient weights move; each can have a thread of its own
+    accumulate: Few[int] = 4  # batches on whose mean gradient weights move; each can have a thread of its own
     rate: Positive[float] = 2.5e-3
     wide_rate: NonNegative[float] = 0.02  # of gated blocks' large matrices, by Shampoo; 0: by AdamW, as all others
     decay: NonNegative[float] = 1e-3  # weight decay
