@@ -28,7 +28,8 @@ from silosynth.core.streams import Streams
 from silosynth.deployment import protocol  # noqa: F401
 from silosynth.privacy.sealed import Envelope, seats
 from silosynth.runtime.hub import ASK, REPLY, Frame, frame_from_bytes, read_frame
-from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
+from silosynth.runtime.tensors import DTYPES
+from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
 
 MESSAGE, ALLOWED, STATE, CHECKED, FRAMES, SEALED = range(6)
 _HEAD = len(MAGIC) + 16  # of a file

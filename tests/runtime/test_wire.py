@@ -15,7 +15,8 @@ from safetensors.torch import load, save
 
 from silosynth.core.errors import DataError, MessageError, StorageError
 from silosynth.core.messages import STRUCTS, Message, Struct
-from silosynth.runtime.wire import DTYPES, MAGIC, decode, encode, pack, unpack
+from silosynth.runtime.tensors import DTYPES
+from silosynth.runtime.wire import MAGIC, decode, encode, pack, unpack
 
 quick = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 

@@ -64,6 +64,7 @@ class Bound:
 STRUCTS: dict[str, type[Struct]] = {}
 """Every struct class, by wire name."""
 _NAMES: dict[type, str] = {}  # and the other way round
+_FIELDS: dict[type, tuple[str, ...]] = {}
 S = TypeVar("S", bound="Struct")
 T = TypeVar("T")
 Positive = Annotated[T, Bound("above zero", lambda number: number > 0, empty=False)]
@@ -188,6 +189,13 @@ class Several(Message):
 def all_structs(root: type[Struct]) -> dict[str, type[Struct]]:
     """The struct classes derived from ``root``, by wire name."""
     return {name: kind for name, kind in STRUCTS.items() if issubclass(kind, root) and kind is not root}
+
+
+def field_names(kind: type[Struct]) -> tuple[str, ...]:
+    """Field names of a struct class, in order."""
+    if (names := _FIELDS.get(kind)) is None:
+        names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
+    return names
 
 
 @cache

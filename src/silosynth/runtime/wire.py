@@ -8,9 +8,8 @@ Layout: 8 bytes little-endian length of the skeleton, the skeleton (ASCII JSON),
 cannot write, ``{"u": […]}`` for a tuple, ``{"d": [[key, value], …]}`` for a dictionary and ``{"s": name, "v": {…}}``
 for a struct. Everything else is itself.
 
-Tensors follow in safetensors' format: 8 bytes little-endian length of a header, the header (JSON), the numbers. They
-are written and read here rather than by the safetensors library, which makes an extra copy each way and takes longer to
-write than the rest of a message. Only what this module writes is read: the ten dtypes of `DTYPES`, without gaps.
+Tensors follow in safetensors' format (`runtime.tensors`). Messages that differ in their tensors' numbers alone are
+written and read by the form of the first one (`runtime.forms`).
 
 Reading allocates at most 64 bytes for each byte of skeleton and tensor header (an empty list is two bytes in JSON and
 seventy in Python), three times the rest, and a megabyte, whatever the bytes are. A declared size, shape or offset
@@ -20,7 +19,6 @@ most `SKELETON` bytes; a file may have any length.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import struct
@@ -34,103 +32,13 @@ import torch
 
 from silosynth.core.conversation import State
 from silosynth.core.errors import MessageError, SilosynthError, StorageError, nearest
-from silosynth.core.messages import STRUCTS, Struct, wire_name
+from silosynth.core.messages import STRUCTS, Struct, field_names, wire_name
+from silosynth.runtime import forms
+from silosynth.runtime.tensors import DTYPES, LENGTH, Span, compact_json, plain, read_spans, to_buffers
 
-LENGTH = 8
-DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-}
-"""Dtypes that a tensor may have, and their safetensors names."""
-_NAMED = {name: dtype for dtype, name in DTYPES.items()}
-_ENTRY = {"dtype", "shape", "data_offsets"}
-_DIMENSIONS = 64
 DEPTH = 100
 """Levels at most to which values may be nested, so that whoever walks through them need not fear deeper ones."""
 _DEEP = f"Values are nested at most {DEPTH} levels deep"
-_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-
-
-def to_buffers(tensors: dict[str, torch.Tensor]) -> list[Any]:
-    """Dense, contiguous CPU tensors as buffers to be joined."""
-    offset, header, buffers = 0, {}, []
-    widest_first = sorted(tensors.items(), key=lambda item: -item[1].itemsize)  # so that all are aligned
-    for name, tensor in widest_first:
-        size = tensor.nbytes
-        entry = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
-        header[name] = entry
-        offset += size
-        if size:
-            plain = tensor.resolve_neg()
-            buffers.append((plain.reshape(-1).view(torch.uint8) if plain.dtype is torch.bfloat16 else plain).numpy())
-    text = _ENCODE(header).encode("ascii")
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(LENGTH, "little"), text, *buffers]
-
-
-def from_buffer(blob: memoryview) -> dict[str, torch.Tensor]:
-    """The tensors that `to_buffers` wrote, each in its own memory.
-
-    Raises:
-        ValueError: the bytes were not written by it.
-        RuntimeError: an empty shape that torch cannot allocate.
-    """
-    start = LENGTH + int.from_bytes(blob[:LENGTH], "little")
-    if start > len(blob):
-        raise ValueError(f"the tensors' header ends at byte {start} of {len(blob)}")
-    header, at = json.loads(str(blob[LENGTH:start], "ascii")), start
-    if not isinstance(header, dict):
-        raise ValueError("the tensors' header is not a dictionary")
-    tensors = {}
-    for name, entry in header.items():
-        dtype, shape = _dtype_and_shape(entry)
-        end = at + _size(shape, dtype.itemsize, len(blob))
-        if entry["data_offsets"] != [at - start, end - start] or end > len(blob):
-            raise ValueError("tensors follow each other, each as long as its shape says")
-        tensors[name] = _tensor(blob[at:end], dtype, shape)
-        at = end
-    if at != len(blob):
-        raise ValueError(f"the tensors end at byte {at} of {len(blob)}")
-    return tensors
-
-
-def _dtype_and_shape(entry: Any) -> tuple[torch.dtype, list[int]]:
-    if not (isinstance(entry, dict) and entry.keys() == _ENTRY and isinstance(entry["shape"], list)):
-        raise ValueError("a tensor is described by dtype, shape and offsets")
-    kind, shape = entry["dtype"], entry["shape"]
-    dtype = _NAMED.get(kind) if isinstance(kind, str) else None
-    if dtype is None:
-        raise ValueError("tensors hold bool, 8- to 64-bit integers or 16- to 64-bit floats")
-    if len(shape) > _DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"a shape has at most {_DIMENSIONS} dimensions, none negative")
-    return dtype, shape
-
-
-def _size(shape: list[int], itemsize: int, most: int) -> int:
-    """Bytes of a tensor; if that exceeds ``most``, some number above it."""
-    if 0 in shape:
-        return 0
-    size = itemsize
-    for length in shape:
-        size = min(size * length, most + 1)
-    return size
-
-
-def _tensor(part: memoryview, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-    if not part:
-        return torch.empty(shape, dtype=dtype)
-    own = bytearray(part)
-    if dtype is torch.bool and int(torch.frombuffer(own, dtype=torch.uint8).max()) > 1:  # torch would count it twice
-        raise ValueError("a bool is a byte of 0 or 1")
-    return torch.frombuffer(own, dtype=dtype).view(shape)
 
 
 _PLAIN = frozenset({str, bool, int, type(None)})
@@ -157,7 +65,7 @@ def dump(value: object) -> bytes:
     """
     tensors: dict[str, torch.Tensor] = {}
     try:
-        skeleton = _ENCODE(_down(value, tensors)).encode("ascii")
+        skeleton = compact_json(_down(value, tensors)).encode("ascii")
     except RecursionError as error:  # lists that hold themselves, and a caller that is deep already
         raise Malformed(_DEEP, "deeper", "Flatten the value.") from error
     blob = to_buffers(tensors) if tensors else []
@@ -175,7 +83,11 @@ def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> A
     Raises:
         Malformed: the bytes were not written by `dump`.
     """
-    blob = memoryview(blob)  # slices are not copied
+    return _parsed(memoryview(blob), find, longest)[0]
+
+
+def _parsed(blob: memoryview, find: Find, longest: int | None) -> tuple[Any, list[tuple[torch.Tensor, Span]]]:
+    """What `parse` returns, and the tensors in their order in the bytes."""
     length = int.from_bytes(blob[:LENGTH], "little")
     if len(blob) < LENGTH or length > len(blob) - LENGTH:
         _bad(f"A message of {len(blob)} bytes is cut short", f"its header declares {length} bytes")
@@ -184,7 +96,9 @@ def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> A
     try:
         skeleton = _DECODER.decode(str(blob[LENGTH : LENGTH + length], "ascii"))
         rest = blob[LENGTH + length :]
-        tensors = from_buffer(rest) if rest else {}
+        spans, numbers = read_spans(rest) if rest else ([], rest)
+        found = [(span.read(numbers), span) for span in spans]
+        tensors = {span.name: tensor for tensor, span in found}
         value = _up(skeleton, tensors, find)
     except Malformed:
         raise
@@ -192,7 +106,7 @@ def parse(blob: bytes | memoryview, find: Find, longest: int | None = None) -> A
         raise Malformed("A message is JSON followed by safetensors", _first_line(error), "It is damaged.") from error
     if tensors:
         _bad("Every tensor of a message is used once", f"{len(tensors)} left over")
-    return value
+    return value, found
 
 
 def _first_line(error: BaseException) -> str:
@@ -210,7 +124,7 @@ def _down(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
     if isinstance(value, Struct):
         return {
             "s": wire_name(kind),
-            "v": {name: _at(name, getattr(value, name), tensors, depth) for name in _names(kind)},
+            "v": {name: _at(name, getattr(value, name), tensors, depth) for name in field_names(kind)},
         }
     if kind is tuple:
         return {"u": [_at(i, item, tensors, depth) for i, item in enumerate(value)]}
@@ -251,7 +165,7 @@ def _put(tensor: torch.Tensor, tensors: dict[str, torch.Tensor]) -> str:
             "Convert it, for example with .to_dense() or .to(torch.float32).",
         )
     name = str(len(tensors))
-    tensors[name] = tensor.detach().cpu().contiguous()
+    tensors[name] = plain(tensor)
     return name
 
 
@@ -309,9 +223,9 @@ def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find
     if not isinstance(name, str) or not isinstance(fields, dict):
         _bad("A struct is written as its name and its fields", _shown(name))
     kind = find(name)
-    if fields.keys() != set(_names(kind)):
-        differing = sorted(fields.keys() ^ set(_names(kind)))
-        raise Malformed(f"The fields of {name} are {', '.join(_names(kind)) or 'none'}", differing, _ALIGNED)
+    if fields.keys() != set(field_names(kind)):
+        differing = sorted(fields.keys() ^ set(field_names(kind)))
+        raise Malformed(f"The fields of {name} are {', '.join(field_names(kind)) or 'none'}", differing, _ALIGNED)
     values = {key: _up(item, tensors, find, depth + 1) for key, item in fields.items()}
     try:
         return kind(**values)
@@ -320,13 +234,6 @@ def _struct(name: object, fields: object, tensors: dict[str, torch.Tensor], find
     except Exception as error:  # whatever the struct's own checks raise, the value is not valid
         remedy = (error.remedy if isinstance(error, SilosynthError) else "") or _ALIGNED
         raise Malformed(f"A {name} must be valid", _first_line(error), remedy) from error
-
-
-def _names(kind: type[Struct]) -> tuple[str, ...]:
-    names = _FIELDS.get(kind)
-    if names is None:
-        names = _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind))
-    return names
 
 
 _HASHED, _HUGE = sys.hash_info.modulus, 1000
@@ -347,7 +254,6 @@ def _no_constant(text: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_FIELDS: dict[type[Struct], tuple[str, ...]] = {}
 _EMPTY = torch.empty(0, dtype=torch.uint8)
 
 
@@ -368,7 +274,10 @@ def encode(message: Struct) -> bytes:
     if not isinstance(message, Struct):
         raise MessageError("Only messages and structs can be sent", type(message).__qualname__, "Make it a Message.")
     try:
-        return dump(message)
+        if (blob := forms.write(message)) is None:
+            blob = dump(message)
+            forms.keep_written(message, blob)
+        return blob
     except (Malformed, ValueError) as error:
         raise _as_message_error(error) from error
 
@@ -384,19 +293,24 @@ def decode(blob: bytes | memoryview, allowed: Mapping[str, type[Struct]] | None 
         MessageError: unknown or forbidden type, wrong fields, or damaged bytes.
     """
 
+    known = STRUCTS if allowed is None else allowed
+
     def find(name: str) -> type[Struct]:
-        known = STRUCTS if allowed is None else allowed
         if name in known:
             return known[name]
         rule = "Only message types that this side knows" if allowed is None else "Only message types allowed here"
         raise Malformed(f"{rule} can be read", name, nearest(name[:_NAME], known))
 
+    blob = memoryview(blob)  # slices are not copied
+    if (message := forms.read(blob, known)) is not None:
+        return message
     try:
-        value = parse(blob, find, SKELETON)
+        value, tensors = _parsed(blob, find, SKELETON)
     except Malformed as error:
         raise _as_message_error(error) from error
     if not isinstance(value, Struct):
         raise MessageError("The bytes hold one message", type(value).__name__, "It was written by something else.")
+    forms.keep_read(blob, value, tensors)
     return value
 
 
