@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -45,7 +48,7 @@ def test_a_step_is_one_against_the_mean_gradient_and_as_long_as_one_for_each_bat
         optimizer.zero_grad()
         torch.stack([slow.network(x).square().mean() for x in x_KBD]).mean().backward()
         torch.nn.utils.clip_grad_norm_(slow.weights, 0.5)
-        optimizer.param_groups[0]["lr"] = size * 0.01
+        optimizer.param_groups[0].update(lr=size * 0.01, betas=(0.9**size, 0.99**size))
         optimizer.step()
         done += size
         kept = min((1 - 1 / 20) ** size, done / (done + 20))
@@ -82,13 +85,28 @@ def test_weights_move_once_for_so_many_batches_and_for_the_rest(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("threads", [2, 3, 4, "auto"])
-def test_the_number_of_threads_changes_no_byte_of_the_weights(threads: Threads, precision: str) -> None:
-    alone, together = (generator(precision=precision, held_out=0.0) for _ in range(2))
-    ways: tuple[tuple[LatentGenerator, Threads], ...] = ((alone, 1), (together, threads))
-    for made, number in ways:
+@pytest.mark.parametrize(("accumulate", "threads"), [(4, 2), (4, 3), (4, 4), (2, 5), (4, 9), (2, "auto")])
+def test_the_number_of_threads_changes_no_byte(accumulate: int, threads: Threads, precision: str) -> None:
+    ways: tuple[Threads, Threads] = (1, threads)
+    found = []
+    for number in ways:
+        made = generator(precision=precision, accumulate=accumulate, checks=4)
+        loss, seen = made._loss, set[str]()
+
+        def noted(*given: object, loss: Any = loss, seen: set[str] = seen) -> torch.Tensor:
+            seen.add(threading.current_thread().name)
+            return loss(*given)  # type: ignore[no-any-return]
+
+        made._loss = noted  # type: ignore[method-assign]
         with computing_on(number):
             x_NL = made.standardise(rows())
-            while not made.finished:
-                made.train(x_NL)
-    assert torch.equal(weights(alone), weights(together))
+            losses = [made.train(x_NL) for _ in range(5)]
+        assert made.finished
+        assert number == "auto" or (len(seen) > 1) == (number > 1)
+        found.append((losses, weights(made)))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize(("steps", "checks", "part"), [(40, 4, 8), (40, 25, 4), (43, 5, 8), (3, 1, 4)])
+def test_parts_are_whole_steps(steps: int, checks: int, part: int) -> None:
+    assert generator(steps=steps, checks=checks, accumulate=4).part == part

@@ -58,7 +58,8 @@ def by_formula(
         mean = kept * mean + (1 - kept) * gradient
         seen = gradient @ gradient.T
         factor = seen if factor is None else remembered * factor + (1 - remembered) * seen
-        if step * batches < 52 or any(done % 52 == 0 for done in range(step * batches + 1, (step + 1) * batches + 1)):
+        done = range(step * batches + 1, (step + 1) * batches + 1)
+        if step == 0 or any(batch % (52 if step * batches >= 52 else 4) == 0 for batch in done):
             values, directions = np.linalg.eigh(factor)
             root = directions @ np.diag(np.maximum(values, 1e-6 * values[-1]) ** -0.5) @ directions.T
         along = root @ ((1 - kept) * gradient + kept * mean)

@@ -45,6 +45,10 @@ class EvenSum(Message):
             raise DataError("The sum is even", int(self.values.sum()))
 
 
+class Finite(Message):
+    values: Annotated[torch.Tensor, Bound("finite", lambda values: bool(values.isfinite().all()))]
+
+
 class Below(Message):
     share: Annotated[float, Bound("below 1", lambda number: number < 1)]
     values: torch.Tensor
@@ -108,6 +112,7 @@ def test_bytes_with_a_known_head_are_read_or_refused_as_without_its_form(message
 
 def test_a_second_message_of_a_form_is_neither_dumped_nor_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     blob = encode(flat(0))
+    decode(blob)
     monkeypatch.setattr(wire, "dump", None)
     monkeypatch.setattr(wire, "_parsed", None)
     other = flat(1)
@@ -190,6 +195,22 @@ def test_a_bool_that_is_neither_is_refused_of_every_message() -> None:
         decode(bytes(blob))
 
 
+def test_bounds_of_tensors_are_checked_of_every_message() -> None:
+    blobs = [encode(Finite(torch.tensor([1.0])))]
+    blobs.append(blobs[0][:-4] + torch.tensor([math.inf]).numpy().tobytes())
+    decode(blobs[0])
+    with pytest.raises(MessageError, match="finite"):
+        decode(blobs[1])
+
+
+def test_what_a_reader_refuses_is_refused_though_it_was_written_here() -> None:
+    message = flat()
+    object.__setattr__(message, "count", "many")
+    for _ in range(2):
+        with pytest.raises(MessageError, match="count must be int"):
+            decode(encode(message))
+
+
 def test_bounds_of_plain_values_are_checked_whatever_form_is_known() -> None:
     blob = encode(Below(0.5, torch.zeros(2)))
     decode(blob)
@@ -199,14 +220,15 @@ def test_bounds_of_plain_values_are_checked_whatever_form_is_known() -> None:
 
 def test_forms_are_bounded_in_number_and_length() -> None:
     for count in range(3 * forms._MOST):
-        encode(flat(count=count))
+        decode(encode(flat(count=count)))
     assert len(forms._read) <= forms._MOST and len(forms._written) <= forms._MOST
     forget()
-    encode(flat(text="a" * forms._LONGEST))
+    decode(encode(flat(text="a" * forms._LONGEST)))
     assert not forms._read and not forms._written
 
 
 def test_messages_without_fields_have_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
     blob = encode(Empty())
+    decode(blob)
     monkeypatch.setattr(wire, "_parsed", None)
     assert decode(blob) == Empty()

@@ -113,7 +113,7 @@ class Struct:
                 raise MessageError(f"{own.__name__}.{name} must be {_label(hint)}", type(value).__name__)
         if shapes := _shapes_of(own):
             self._check_shapes(shapes)
-        for name, bound in _bounds_of(own):
+        for name, bound in bounds_of(own):
             value = getattr(self, name)
             numbers = value if isinstance(value, tuple) else (value,)
             if not (numbers or bound.empty) or not all(map(bound.holds, numbers)):
@@ -227,7 +227,7 @@ def _shapes_of(kind: Any) -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _bounds_of(kind: type[Struct]) -> tuple[tuple[str, Bound], ...]:
+def bounds_of(kind: type[Struct]) -> tuple[tuple[str, Bound], ...]:
     """Bounds of a struct's fields."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple(

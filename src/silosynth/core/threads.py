@@ -85,17 +85,20 @@ class SharedWork:
 
     @contextmanager
     def shared(self) -> Iterator[Share]:
-        """A way to make calls: this thread makes some, and others, which live while the block runs, the rest."""
+        """A way to make calls: this thread makes some, and others, which live while the block runs, the rest.
+
+        Each has one torch thread, this one as well: single operations are the same however many there are.
+        """
         allowed = _allowed.get()
         most = min(self._calls, usable_cores() if allowed == "auto" else allowed)
         if most == 1:
             yield lambda call, given: [call(*one) for one in given]
             return
-        before, own = torch.get_num_threads(), max(1, torch_threads_of(allowed) // most)
+        before = torch.get_num_threads()
 
         def start() -> None:
             torch.get_num_threads()  # or this thread would take its number from whichever thread set one last
-            torch.set_num_threads(own)
+            torch.set_num_threads(1)
 
         def share(call: Callable[..., Any], given: Sequence[tuple[object, ...]]) -> list[Any]:
             workers, started = self._fastest(most) if allowed == "auto" else most, self._clock()
@@ -104,7 +107,7 @@ class SharedWork:
                 self._seconds.setdefault(workers, deque(maxlen=_REMEMBERED)).append(self._clock() - started)
             return results
 
-        torch.set_num_threads(own)
+        torch.set_num_threads(1)
         try:
             with ThreadPoolExecutor(most - 1, "silosynth-shared", start) as pool:
                 yield share

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from silosynth.core.errors import ConfigError
 from silosynth.core.messages import Few, Fraction, NonNegative, Positive, Size, Steps, Struct
 from silosynth.core.streams import Streams
-from silosynth.core.threads import SharedWork
+from silosynth.core.threads import SharedWork, computing_on
 from silosynth.models.denoisers import GatedMLP, PlainMLP, wide
 from silosynth.models.flow import draw_times, flow_loss, sample_flow, start_noise
 from silosynth.models.gaussian import gaussian_path
@@ -103,8 +103,9 @@ class LatentGenerator:
 
     @property
     def part(self) -> int:
-        """Iterations between two checks."""
-        return max(1, self.config.steps // self.config.checks)
+        """Iterations between two checks: whole steps."""
+        step = self.config.accumulate
+        return step * max(1, self.config.steps // self.config.checks // step)
 
     @property
     def finished(self) -> bool:
@@ -227,7 +228,7 @@ class LatentGenerator:
     def _held_out_loss(self, x_JL: Tensor) -> float:
         draw = self.streams.child("judge").torch(self.device)
         repeated = x_JL.repeat(max(1, 4000 // len(x_JL)), 1)
-        with self.learner.averaged():
+        with computing_on(1), self.learner.averaged():  # for the same choice of weights on any number of threads
             return float(self._loss(repeated, draw, None))
 
     def _in_chunks(self, noise_GL: Tensor, way: Callable[[Tensor], Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _KEPT, _REMEMBERED = 0.95, 0.974  # of the mean gradient and of the factors, for each batch
-_RENEWED = 52  # batches between roots
+_RENEWED_AT_FIRST, _RENEWED = 4, 52  # batches between roots, of the first 52 and later
 _LEAST = 1e-6  # eigenvalue of a factor, as a share of the largest
 
 
@@ -21,7 +21,7 @@ class Shampoo:
     G G', M one of G, and the step is along F^(-1/2) (a M + (1 - a) G), where a = 0.95^k, and k times as long as if all
     n directions that it may have were of length one; for a layer with more outputs than inputs longer by the root of
     their ratio, as Muon's (Jordan et al. 2024). So common directions of the gradients count no more than rare ones, of
-    which AdamW, which rescales weight by weight, knows nothing. F's root is renewed every 52 batches, and at every step
+    which AdamW, which rescales weight by weight, knows nothing. F's root is renewed every 52 batches, and every four
     of the first 52.
 
     Matrices of one shape are stacked, K of them (K, n, m): threads share few large operations better than many small.
@@ -45,7 +45,8 @@ class Shampoo:
             self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
             self.roots = [torch.zeros_like(factor) for factor in self.factors]
         before, self.done, kept = self.done, self.done + batches, _KEPT**batches
-        renewed = before < _RENEWED or before // _RENEWED < self.done // _RENEWED
+        between = _RENEWED if before >= _RENEWED else _RENEWED_AT_FIRST
+        renewed = before == 0 or before // between < self.done // between
         for alike, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
             gradients = [weight.grad for weight in alike if weight.grad is not None]
             assert len(gradients) == len(alike)

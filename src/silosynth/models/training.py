@@ -25,6 +25,7 @@ from silosynth.models.shampoo import Shampoo
 
 M = TypeVar("M", bound=nn.Module)
 N = TypeVar("N", bound=nn.Module)
+_BETAS = (0.9, 0.99)  # what AdamW keeps of both moments at each batch
 _DIVERGED = "Training diverged: lower the learning rate."
 MOST_WEIGHTS = 2**28  # a gigabyte
 MOST_TENSORS = 2**16  # of weights: a layer takes some kilobytes, however narrow it is
@@ -209,7 +210,7 @@ class Learner(Trainee[nn.Module]):
         wide: Sequence[Tensor] = (),
         wide_rate: float = 0.0,
     ) -> None:
-        super().__init__(network, rate=rate, betas=(0.9, 0.99), decay=decay, kind=AdamW, others=wide)
+        super().__init__(network, rate=rate, betas=_BETAS, decay=decay, kind=AdamW, others=wide)
         self.shampoo, self.wide_rate = Shampoo(wide, decay), wide_rate
         self.rate, self.steps, self.schedule = rate, steps, schedule
         self.clip, self.remember = clip or math.inf, 1 - 1 / max(1.0, average * steps)
@@ -231,7 +232,7 @@ class Learner(Trainee[nn.Module]):
         """One step against the gathered gradients, a mean over ``batches``: as long as those of so many together."""
         share = _one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"] = batches * self.rate * share
+            group["lr"], group["betas"] = batches * self.rate * share, tuple(beta**batches for beta in _BETAS)
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()

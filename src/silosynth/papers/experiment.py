@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -229,7 +230,7 @@ def train(
     federation = federation.central() if central and len(federation.silos) > 1 else federation
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="silosynth-bench-") as folder:
-        model = (fit or training.fit)(
+        model = (fit or partial(training.fit, threads=1))(
             name, federation, preset=preset, seed=seed, options=options, folder=folder, progress=watch(tell)
         )
     seconds = time.perf_counter() - start

@@ -4,7 +4,7 @@ All of a message but the numbers of its tensors is its *head*: names, plain valu
 thousands of messages whose heads are equal to the byte. What a head says is found out and checked once; from then on
 only numbers are copied, for a fifth of the time. What messages say, and what they are refused for, is the same.
 
-A form is kept of structs whose fields are tensors and plain values, and whose checks look at nothing but the head.
+A form is kept of structs whose fields are tensors and plain values, and that have no checks of their own.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, get_args
 
 import torch
 
-from silosynth.core.messages import Struct, field_names, wire_name
+from silosynth.core.messages import Struct, bounds_of, field_names, fields_of, wire_name
 from silosynth.runtime.tensors import LENGTH, Span, buffer_of, plain, spans_of
 
+K = TypeVar("K")
+V = TypeVar("V")
 _PLAIN = frozenset({str, bool, int, type(None)})
 _LONGEST = 2048  # bytes of a head of which a form is kept
-_MOST = 256  # forms; beyond, all are forgotten, and those in use found out again
+_MOST = 256  # forms for reading, and as many for writing; beyond, all are forgotten, and those in use found out again
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Form:
 
 
 _read: dict[bytes, Form] = {}
-_written: dict[tuple[object, ...], tuple[bytes, tuple[Span, ...]]] = {}
+_written: dict[tuple[object, ...], tuple[bytes, tuple[Span, ...]]] = {}  # heads, by all that decides on them
 
 
 def read(blob: memoryview, allowed: Mapping[str, type[Struct]]) -> Struct | None:
@@ -60,9 +63,12 @@ def keep_read(blob: memoryview, message: Struct, tensors: Iterable[tuple[torch.T
     """Keep the form of a message that was parsed from these bytes, with its tensors in their order there."""
     if _signature(message) is None:
         return
-    names = {id(getattr(message, name)): name for name in field_names(type(message))}
+    fields = {name: getattr(message, name) for name in field_names(type(message))}
+    names = {id(value): name for name, value in fields.items()}
     spans = tuple(span._replace(name=names[id(tensor)]) for tensor, span in tensors)
-    _keep(bytes(blob[: len(blob) - _length(spans)]), message, spans)
+    values = {name: fields[name] for name in fields.keys() - {span.name for span in spans}}
+    head = bytes(blob[: len(blob) - _length(spans)])
+    _keep(_read, head, Form(type(message), values, spans), len(head))
 
 
 def write(message: Struct) -> bytes | None:
@@ -76,33 +82,37 @@ def write(message: Struct) -> bytes | None:
 
 
 def keep_written(message: Struct, blob: bytes) -> None:
-    """Keep the form of a message that was dumped as these bytes."""
-    signature = _signature(message)
-    if signature is None:
+    """Keep the form of a message that was dumped as these bytes. It is one for writing: a reader checks by itself."""
+    if (signature := _signature(message)) is None:
         return
-    values = {name: getattr(message, name) for name in field_names(type(message))}
-    spans = tuple(spans_of({name: value for name, value in values.items() if isinstance(value, torch.Tensor)}))
+    fields = ((name, getattr(message, name)) for name in field_names(type(message)))
+    spans = tuple(spans_of({name: value for name, value in fields if isinstance(value, torch.Tensor)}))
     head = blob[: len(blob) - _length(spans)]
-    if _keep(head, message, spans):
-        _written[signature] = head, spans
+    _keep(_written, signature, (head, spans), len(head))
 
 
-def _keep(head: bytes, message: Struct, spans: tuple[Span, ...]) -> bool:
-    if len(head) > _LONGEST:
-        return False
-    if len(_read) >= _MOST:
-        _read.clear()
-        _written.clear()
-    tensors = {span.name for span in spans}
-    values = {name: getattr(message, name) for name in field_names(type(message)) if name not in tensors}
-    _read[head] = Form(type(message), values, spans)
-    return True
+def _keep(forms: dict[K, V], key: K, form: V, length: int) -> None:
+    if length > _LONGEST:
+        return
+    if len(forms) >= _MOST:
+        forms.clear()
+    forms[key] = form
+
+
+@cache
+def _by_head(kind: Any) -> bool:
+    """Whether the head of a message of this class decides on all its checks."""
+    own = kind._check, kind._check_shapes, kind.__post_init__
+    tensors = {name for name, hint in fields_of(kind) if torch.Tensor in (hint, *get_args(hint))}
+    return own == (Struct._check, Struct._check_shapes, Struct.__post_init__) and not any(
+        name in tensors for name, _ in bounds_of(kind)
+    )
 
 
 def _signature(message: Struct) -> tuple[object, ...] | None:
     """What decides on a message's head; None: it has no form, or does not show here that it has one."""
-    kind = type(message)
-    if kind._check is not Struct._check or kind.__post_init__ is not Struct.__post_init__:
+    kind: Any = type(message)
+    if not _by_head(kind):
         return None
     signature: list[object] = [kind]
     for name in field_names(kind):

@@ -148,11 +148,12 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
 def _before(config: SiloFuseConfig, **latent: Any) -> SiloFuseConfig:
     """With wide autoencoders of few latents, read through little noise, as other trainings were tuned (0085)."""
     coder = replace(config.coder, hidden=(256, 256), latents_per_column=2, sigma=0.15, batch=512)
-    return replace(config, coder=coder, latent=replace(config.latent, left=0.15, among=4096, time_mean=-0.5, **latent))
+    flow = replace(config.latent, left=0.15, among=4096, time_mean=-0.5, accumulate=1, **latent)
+    return replace(config, coder=coder, latent=flow)
 
 
 _BEFORE: Mapping[str, SiloFuseConfig] = {
-    "fast": _before(PRESETS["fast"], depth=4, steps=1500, steps_per_rows=3.3, accumulate=1, checks=25),
+    "fast": _before(PRESETS["fast"], depth=4, steps=1500, steps_per_rows=3.3, checks=25),
     "balanced": _before(PRESETS["balanced"], steps=4700, steps_per_rows=2.0),
     "best": _before(PRESETS["best"]),
 }
