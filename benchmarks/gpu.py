@@ -45,7 +45,7 @@ def run(preset: str, device: str, rows: int | None, seed: int) -> dict[str, Any]
         synthetic = model.sample(len(train), seed=seed)
     report = ss.evaluate(train, holdout, synthetic, target="income", silos=federation.silos)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
-    chip = torch.cuda.get_device_name() if device == "cuda" else f"processor, up to {usable_cores()} threads"
+    chip = torch.cuda.get_device_name() if device == "cuda" else f"processor, {usable_cores()} cores"
     taken = {"fit s": fitting["seconds"], "sample s": sampling["seconds"], "GPU GB": memory}
     about = {"preset": preset, "device": device, "chip": chip, "rows": len(train)}
     return about | taken | {name: report.score(name).value for name in FIGURES}

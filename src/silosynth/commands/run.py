@@ -106,7 +106,7 @@ def run(
         str,
         typer.Option(
             metavar="N|auto",
-            help="Threads of the coordinator, whatever the file says; auto: as many as are fastest, same results.",
+            help="Threads of the coordinator, whatever the file says; auto: the fastest number, with the results of 1.",
         ),
     ] = "",
 ) -> None:

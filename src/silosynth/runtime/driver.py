@@ -51,7 +51,7 @@ def drive(
         seconds: minimum time between two checkpoints; 0 stores every one, as those are that say so themselves.
             Resuming from any gives the same bytes.
         clock: a monotonic clock in seconds.
-        threads: on which the coordinator computes; of a number other than 1 the last bits of results may be others
+        threads: on which the coordinator computes; with a number other than 1 last bits of results may differ
             (docs/decisions/0006, 0087).
 
     Raises:

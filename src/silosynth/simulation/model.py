@@ -201,7 +201,7 @@ class TrainedModel:
         rows: number of training rows; a noised one under differential privacy.
         ledger: who sent what in training and (since) in use: step, from, to, type, bytes, privacy.
         device: where it computes.
-        threads: torch threads that its coordinator trained on: fitted with as many, it has the same bytes.
+        threads: that single operations of its coordinator had: fitted with as many, it has the same bytes.
     """
 
     KIND: ClassVar[AlgorithmKind]
