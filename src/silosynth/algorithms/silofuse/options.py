@@ -133,7 +133,7 @@ PRESETS: Mapping[str, SiloFuseConfig] = {
     "fast": SiloFuseConfig(
         coder=CoderConfig(sigma=0.25, steps=400),
         latent=LatentConfig(
-            depth=5, steps=1480, checks=10, steps_per_rows=3.5, accumulate=2, wide_rate=0.0, time_mean=-0.2, left=0.25,
+            depth=5, steps=1600, checks=10, steps_per_rows=3.5, accumulate=2, wide_rate=0.0, time_mean=-0.2, left=0.25,
             sample_steps=8,
         ),
     ),
