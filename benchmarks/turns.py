@@ -8,8 +8,8 @@
 Adult, four silos in column order; a process for each source, which waits while the other works. "steps" takes a few
 hundred of the generator's steps after the fiftieth, when roots of whitened steps are renewed as in most of a training,
 and counts all steps of the preset at their price; autoencoders and all else are timed whole. In processor seconds;
-"threads" trains a quarter of the steps, and is in seconds of a clock. Each row is the medians over all turns, and the
-median, the least and the most of the ratios within a turn.
+"threads" is of whole trainings, in seconds of a clock. Each row is the medians over all turns, and the median, the
+least and the most of the ratios within a turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ table = datasets.load("adult")
 names = list(table.columns)
 federation = ss.simulate(table, {f"silo{i + 1}": names[first:last] for i, (first, last) in enumerate(
     ((0, 4), (4, 8), (8, 12), (12, len(names))))})
-whole = algorithm("silofuse").configure(preset, {}).latent.steps
+preset_s = algorithm("silofuse").configure(preset, {}).latent
+whole = preset_s.steps
 model, looks = None, []
 
 def fit(**changes):
@@ -55,7 +56,7 @@ def fit(**changes):
     looks.clear()
     return ss.fit("silofuse", federation, preset, seed=0, threads=threads,
         progress=lambda now: looks.append((now.stage, now.done, time.process_time())),
-        options={**changes, "latent.checks": 4, "latent.precision": precision})
+        options={"latent.checks": 4, "latent.precision": precision, **changes})
 
 for line in sys.stdin:
     what, *numbers = json.loads(line)
@@ -75,7 +76,7 @@ for line in sys.stdin:
         step = (own[-1][2] - first[2]) / (own[-1][1] - first[1])
         said = {"step": step, "steps": step * whole, "all": total + step * (whole - taken)}
     else:
-        fit(**{"latent.steps": whole // 4})
+        fit(**{"latent.checks": preset_s.checks})
         said = {"seconds": time.perf_counter() - wall}
     print(json.dumps(said), flush=True)
 '''
