@@ -33,7 +33,7 @@ class Machine:
         before = len(self.numbers)
         with computing_on("auto"), self.work.shared() as share:
             for _ in range(times):
-                share(lambda number: number, [(number,) for number in range(4)])
+                share(int, [(number,) for number in range(4)])
         return self.numbers[before:]
 
 
@@ -72,6 +72,15 @@ def test_a_machine_that_gets_idle_or_busy_is_noticed(
     assert machine.run(30)[-1] != best
     now[2] = after
     assert machine.run(400)[-40:].count(best) >= 39
+
+
+def test_each_function_has_the_number_that_is_fastest_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 2, lambda n: 1.0)
+    with computing_on("auto"), machine.work.shared() as share:
+        for call in [int] * 40 + [float] * 40:
+            machine.seconds = (lambda n: 1 / n) if call is float else (lambda n: 1.0)
+            share(call, [(number,) for number in range(4)])
+    assert machine.numbers[20:40] == [1] * 20 and machine.numbers[60:] == [2] * 20
 
 
 def test_a_processor_with_one_core_has_one_thread_and_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,11 @@ def computing_on(threads: Threads) -> Iterator[None]:
 
 
 class SharedWork:
-    """Calls of a function that compute the same wherever they run, shared by as many threads as `computing_on` allows.
+    """Calls of functions that compute the same wherever they run, shared by as many threads as `computing_on` allows.
 
     With "auto" by as many, 1, 2, 4 … up to the cores, beyond which twice as many have not been worth it when they were
-    last tried. That is found out by the work itself, and now and then again: machines get busy and idle.
+    last tried, for each function. That is found out by the work itself, and now and then again: machines get busy and
+    idle.
 
     Args:
         calls: how many there are at a time, at most.
@@ -80,8 +81,8 @@ class SharedWork:
     """
 
     def __init__(self, calls: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._calls, self._clock, self._times = calls, clock, 0
-        self._seconds: dict[int, deque[float]] = {}
+        self._calls, self._clock = calls, clock
+        self._paces: dict[tuple[str, int], _Pace] = {}  # by function, and calls at a time
 
     @contextmanager
     def shared(self) -> Iterator[Share]:
@@ -92,7 +93,7 @@ class SharedWork:
         allowed = _allowed.get()
         most = min(self._calls, usable_cores() if allowed == "auto" else allowed)
         if most == 1:
-            yield lambda call, given: [call(*one) for one in given]
+            yield in_turn
             return
         before = torch.get_num_threads()
 
@@ -101,10 +102,10 @@ class SharedWork:
             torch.set_num_threads(1)
 
         def share(call: Callable[..., Any], given: Sequence[tuple[object, ...]]) -> list[Any]:
-            workers, started = self._fastest(most) if allowed == "auto" else most, self._clock()
+            pace = self._paces.setdefault((call.__qualname__, len(given)), _Pace())
+            workers, started = pace.fastest(most) if allowed == "auto" else most, self._clock()
             results = _in_lanes(pool, workers, call, given)
-            if len(given) == self._calls:
-                self._seconds.setdefault(workers, deque(maxlen=_REMEMBERED)).append(self._clock() - started)
+            pace.took(workers, self._clock() - started)
             return results
 
         torch.set_num_threads(1)
@@ -114,7 +115,20 @@ class SharedWork:
         finally:
             torch.set_num_threads(before)
 
-    def _fastest(self, most: int) -> int:
+
+def in_turn(call: Callable[..., Any], given: Sequence[tuple[object, ...]]) -> list[Any]:
+    """Calls that this thread makes, one after the other."""
+    return [call(*one) for one in given]
+
+
+class _Pace:
+    """How many threads make some calls fastest, by the seconds that they took last."""
+
+    def __init__(self) -> None:
+        self._times = 0
+        self._seconds: dict[int, deque[float]] = {}
+
+    def fastest(self, most: int) -> int:
         """How many threads make the next calls: the fastest number, at first each, and now and then one beside it."""
         self._times += 1
         number = 1
@@ -124,6 +138,10 @@ class SharedWork:
             return number
         beside = 2 * number if self._times // _AGAIN % 2 else number // 2
         return beside if 1 <= beside <= most else number
+
+    def took(self, number: int, seconds: float) -> None:
+        """How long so many threads took."""
+        self._seconds.setdefault(number, deque(maxlen=_REMEMBERED)).append(seconds)
 
     def _worth_twice(self, number: int) -> bool:
         """Whether twice as many threads are to be used, or tried."""

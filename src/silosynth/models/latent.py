@@ -146,7 +146,8 @@ class LatentGenerator:
 
         with self.work.shared() as share:
             for first in range(0, steps, config.accumulate):
-                learner.follow(share(gradients, [(rows_NL[next(order)], draw) for draw in draws[: steps - first]]))
+                each = [(rows_NL[next(order)], draw) for draw in draws[: steps - first]]
+                learner.follow(share(gradients, each), share)
 
     def denoise(self, z_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Noise a batch, denoise it in one step of the path; the result (B, L) and its squared error (eq. 5)."""

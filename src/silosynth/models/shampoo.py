@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from silosynth.core.threads import Share, in_turn
+
 _KEPT, _REMEMBERED = 0.95, 0.974  # of the mean gradient and of the factors, for each batch
 _RENEWED_AT_FIRST, _RENEWED = 4, 52  # batches between roots, of the first 52 and later
 _LEAST = 1e-6  # eigenvalue of a factor, as a share of the largest
@@ -24,7 +26,7 @@ class Shampoo:
     which AdamW, which rescales weight by weight, knows nothing. F's root is renewed every 52 batches, and every four
     of the first 52.
 
-    Matrices of one shape are stacked, K of them (K, n, m): threads share few large operations better than many small.
+    Matrices of one shape are in two stacks, of K each (K, n, m), which two threads can share.
 
     Args:
         weights: the matrices; what follows changes them.
@@ -34,35 +36,47 @@ class Shampoo:
     def __init__(self, weights: Sequence[Tensor], decay: float) -> None:
         self.decay, self.done = decay, 0
         shapes = dict.fromkeys(weight.shape for weight in weights)
-        self.weights = [[weight for weight in weights if weight.shape == shape] for shape in shapes]
+        alike = [[weight for weight in weights if weight.shape == shape] for shape in shapes]
+        self.weights = [half for stack in alike for half in (stack[::2], stack[1::2]) if half]
         self.means, self.factors, self.roots = list[Tensor](), list[Tensor](), list[Tensor]()  # from the first step on
 
     @torch.no_grad()
-    def step(self, rate: float, batches: int) -> None:
+    def step(self, rate: float, batches: int, share: Share = in_turn) -> None:
         """One step against the gathered gradients, a mean over ``batches``; as long as if each were one of ``rate``."""
+        if not self.weights:
+            return
         if not self.means:
             self.means = [torch.zeros_like(torch.stack(alike)) for alike in self.weights]
             self.factors = [torch.zeros_like(_squares(mean)) for mean in self.means]
             self.roots = [torch.zeros_like(factor) for factor in self.factors]
-        before, self.done, kept = self.done, self.done + batches, _KEPT**batches
+        before, self.done = self.done, self.done + batches
         between = _RENEWED if before >= _RENEWED else _RENEWED_AT_FIRST
         renewed = before == 0 or before // between < self.done // between
-        for alike, mean, factor, root in zip(self.weights, self.means, self.factors, self.roots, strict=True):
-            gradients = [weight.grad for weight in alike if weight.grad is not None]
-            assert len(gradients) == len(alike)
-            along = torch.stack(gradients)
-            mean.lerp_(along, 1 - kept)
-            factor.lerp_(_squares(along), 1 - _REMEMBERED**batches if before else 1.0)
-            if renewed:
-                for one, of in zip(root, factor, strict=True):
-                    _renew(one, of)
-            along.lerp_(mean, kept)
-            n, m = along.shape[1:]
-            along = root @ along if n <= m else along @ root
-            length = math.sqrt(min(n, m) * max(1.0, n / m))
-            along *= length / along.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
-            torch._foreach_mul_(alike, 1 - batches * rate * self.decay)
-            torch._foreach_sub_(alike, along.unbind(), alpha=batches * rate)
+        far = rate * batches, _KEPT**batches, _REMEMBERED**batches if before else 0.0, renewed
+        stacks = zip(self.weights, self.means, self.factors, self.roots, strict=True)
+        share(self._move, [(*stack, *far) for stack in stacks])
+
+    @torch.no_grad()
+    def _move(
+        self, alike: list[Tensor], mean: Tensor, factor: Tensor, root: Tensor, far: float, kept: float,
+        remembered: float, renewed: bool,
+    ) -> None:  # fmt: skip
+        """A step of matrices of one shape."""
+        gradients = [weight.grad for weight in alike if weight.grad is not None]
+        assert len(gradients) == len(alike)
+        along = torch.stack(gradients)
+        mean.lerp_(along, 1 - kept)
+        factor.lerp_(_squares(along), 1 - remembered)
+        if renewed:
+            for one, of in zip(root, factor, strict=True):
+                _renew(one, of)
+        along.lerp_(mean, kept)
+        n, m = along.shape[1:]
+        along = root @ along if n <= m else along @ root
+        length = math.sqrt(min(n, m) * max(1.0, n / m))
+        along *= length / along.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
+        torch._foreach_mul_(alike, 1 - far * self.decay)
+        torch._foreach_sub_(alike, along.unbind(), alpha=far)
 
     def state(self) -> dict[str, Any]:
         """All that is needed to continue."""

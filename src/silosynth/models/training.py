@@ -21,6 +21,7 @@ from torch.optim import Adam, AdamW
 from torch.overrides import TorchFunctionMode
 
 from silosynth.core.errors import ConfigError, ProtocolError
+from silosynth.core.threads import Share, in_turn
 from silosynth.models.shampoo import Shampoo
 
 M = TypeVar("M", bound=nn.Module)
@@ -219,24 +220,24 @@ class Learner(Trainee[nn.Module]):
         self.done = 0
         self.best, self.best_weights, self.best_buffers = math.inf, _copies(self.weights), _copies(self.buffers)
 
-    def follow(self, gradients: Iterable[tuple[Tensor, ...]]) -> None:
+    def follow(self, gradients: Iterable[tuple[Tensor, ...]], share: Share = in_turn) -> None:
         """One step against the mean gradient of several batches, given those of all weights for each batch."""
         total, *others = gradients
         for other in others:
             total = torch._foreach_add(total, other)
         for weight, gradient in zip(self.weights, torch._foreach_div(total, 1 + len(others)), strict=True):
             weight.grad = gradient
-        self.step(1 + len(others))
+        self.step(1 + len(others), share)
 
-    def step(self, batches: int = 1) -> None:
+    def step(self, batches: int = 1, share: Share = in_turn) -> None:
         """One step against the gathered gradients, a mean over ``batches``: as long as those of so many together."""
-        share = _one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0
+        now = _one_cycle(self.done / self.steps) if self.schedule == "one-cycle" else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"], group["betas"] = batches * self.rate * share, tuple(beta**batches for beta in _BETAS)
+            group["lr"], group["betas"] = batches * self.rate * now, tuple(beta**batches for beta in _BETAS)
         if self.clip < math.inf:
             nn.utils.clip_grad_norm_(self.weights, self.clip, foreach=True)
         self.optimizer.step()
-        self.shampoo.step(self.wide_rate * share, batches)
+        self.shampoo.step(self.wide_rate * now, batches, share)
         self.done += batches
         decay = min(self.remember**batches, self.done / (self.done + 20))
         torch._foreach_lerp_(self.smooth, [weight.detach() for weight in self.weights], 1 - decay)

@@ -75,9 +75,10 @@ class _Pace:
         """How the next exchange is to be answered: at first each way, and later now and then the slower one."""
         self._exchanges += 1
         together, in_turn = (min(self._seconds[way]) for way in (True, False))
-        if self._exchanges <= _TRIED or together * self._parties > _LONGEST:
+        tried = 1 if _LONG <= together < math.inf else _TRIED
+        if self._exchanges <= tried or together * self._parties > _LONGEST:
             return True
-        if self._exchanges <= _TRIED + (_TRIED if together < _LONG else 1):
+        if self._exchanges <= 2 * tried:
             return False
         return (together <= in_turn) != (self._exchanges % _AGAIN == 0)
 
@@ -87,7 +88,7 @@ class _Pace:
 
 
 _TRIED, _AGAIN = 2, 100  # exchanges of a kind that try each way; every which one tries the slower way again
-_LONG = 0.2  # seconds side by side from which on only one is tried in turn
+_LONG = 0.2  # seconds side by side from which on only one tries each way
 _LONGEST = 4.0  # seconds of all parties together, as if each took as long as all, from which on none is
 
 
