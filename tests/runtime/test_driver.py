@@ -396,7 +396,7 @@ def test_silos_of_one_exchange_reply_in_parallel_on_one_thread_each() -> None:
     ],
 )
 def test_silos_answer_in_turn_where_that_is_faster(slow_thread: float, slow_here: float, tried: int, last: str) -> None:
-    """Long answers are tried in turn once, very long ones never: of those there are few."""
+    """Long answers are tried each way once, very long ones never in turn: of those there are few."""
     now, used = [0.0], []
 
     class Timed(Mute):
@@ -410,7 +410,7 @@ def test_silos_answer_in_turn_where_that_is_faster(slow_thread: float, slow_here
         link.begin()
         for step in range(1, 101):
             link.exchange(step, {"bank": Done(), "clinic": Done()})
-    assert used[: 2 + tried] == ["side by side"] * 2 + ["in turn"] * tried and set(used[2 + tried : -1]) == {last}
+    assert used[: 2 * tried] == ["side by side"] * tried + ["in turn"] * tried and set(used[2 * tried : -1]) == {last}
     assert (used[-1] == last) == (not tried)  # the slower way is tried again
 
 

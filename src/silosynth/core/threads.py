@@ -82,7 +82,7 @@ class SharedWork:
 
     def __init__(self, calls: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._calls, self._clock = calls, clock
-        self._paces: dict[tuple[str, int], _Pace] = {}  # by function, and calls at a time
+        self._trials: dict[tuple[str, int], _Trials] = {}  # by function, and calls at a time
 
     @contextmanager
     def shared(self) -> Iterator[Share]:
@@ -102,10 +102,10 @@ class SharedWork:
             torch.set_num_threads(1)
 
         def share(call: Callable[..., Any], given: Sequence[tuple[object, ...]]) -> list[Any]:
-            pace = self._paces.setdefault((call.__qualname__, len(given)), _Pace())
-            workers, started = pace.fastest(most) if allowed == "auto" else most, self._clock()
+            trials = self._trials.setdefault((call.__qualname__, len(given)), _Trials())
+            workers, started = trials.fastest(most) if allowed == "auto" else most, self._clock()
             results = _in_lanes(pool, workers, call, given)
-            pace.took(workers, self._clock() - started)
+            trials.took(workers, self._clock() - started)
             return results
 
         torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def in_turn(call: Callable[..., Any], given: Sequence[tuple[object, ...]]) -> li
     return [call(*one) for one in given]
 
 
-class _Pace:
+class _Trials:
     """How many threads make some calls fastest, by the seconds that they took last."""
 
     def __init__(self) -> None:
