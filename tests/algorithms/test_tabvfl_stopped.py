@@ -115,7 +115,7 @@ def test_a_silo_that_is_stopped_rejoins_at_the_right_batch_and_nothing_is_lost(m
     assert not asked & {one.number for one in embeds[lost + 1 : back]}
     assert kinds(made, "b", embeds[lost].number) == ["Missing", "Embedded"]
     assert all(kinds(made, "b", one.number) == kinds(made, "a", one.number) for one in exchanges[embeds[back].number :])
-    twin = _twin(federation, [one for one in exchanges if one.number in asked], embeds[lost].number)
+    twin = _twin(federation, [one for one in exchanges if one.number in asked], embeds[lost].number, phase)
     assert pack(made.parts["b"]) == pack(twin.trained())
 
     new = made.federation(table(30))
@@ -144,21 +144,19 @@ def _rejoins(exchanges: list[Noted], back: list[Noted], federation: ss.Federatio
     assert first["b"].grad_BW is None
     assert second["b"].of in (-1, first["b"].step)
     prepare = exchanges[0].asks["b"]
-    rows_B = Batches(federation.rows, _config(), prepare.order).of(first["a"].step)
+    rows_B = Batches(federation.rows, _config(first["a"].phase), prepare.order).of(first["a"].step)
     assert back[0].got["a"].z_BW.shape[0] == back[0].got["b"].z_BW.shape[0] == len(rows_B)
 
 
-def _config() -> TabVFLConfig:
-    return configured(
-        **{f"{phase}_epochs": EPOCHS for phase in (PRETRAINING, FINETUNING)}, validation=0.3, patience=999
-    )
+def _config(phase: str) -> TabVFLConfig:
+    return configured(**{f"{phase}_epochs": EPOCHS}, validation=0.3, patience=999)
 
 
-def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int) -> TabVFLSilo:
+def _twin(federation: ss.Federation, exchanges: list[Noted], lost: int, phase: str) -> TabVFLSilo:
     """Replays b's asks to a copy in this process: equal replies show that b lost and confused nothing."""
     streams = Streams(0)
     seat = seats(federation.roster, streams.child("seats"))["b"]
-    twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU, _config())
+    twin = TabVFLSilo(federation.tables["b"], federation.schemas["b"], seat, streams.party("b"), CPU, _config(phase))
     for one in exchanges:
         reply = encode(twin.answer(decode(encode(one.asks["b"]))))
         assert one.number == lost or reply == encode(one.got["b"])
