@@ -2,7 +2,7 @@
 
 All of a message but the numbers of its tensors is its *head*: names, plain values, dtypes and shapes. A training sends
 thousands of messages whose heads are equal to the byte. What a head says is found out and checked once; from then on
-only numbers are copied, for a fifth of the time. What messages say, and what they are refused for, is the same.
+only numbers are copied, for a third of the time. What messages say, and what they are refused for, is the same.
 
 A form is kept of structs whose fields are tensors and plain values, and that have no checks of their own.
 """
@@ -22,7 +22,8 @@ from silosynth.runtime.tensors import LENGTH, Span, buffer_of, plain, spans_of
 
 K = TypeVar("K")
 V = TypeVar("V")
-_PLAIN = frozenset({str, bool, int, type(None)})
+PLAIN = frozenset({str, bool, int, type(None)})
+"""Types of values that are written as they are."""
 _LONGEST = 2048  # bytes of a head of which a form is kept
 _MOST = 256  # forms for reading, and as many for writing; beyond, all are forgotten, and those in use found out again
 
@@ -122,7 +123,7 @@ def _signature(message: Struct) -> tuple[object, ...] | None:
             if value.layout is not torch.strided or value.is_meta or value.dtype is torch.bool:
                 return None  # bools: a byte may be neither 0 nor 1
             signature += (value.dtype, value.shape)
-        elif of in _PLAIN:
+        elif of in PLAIN:
             signature += (of, value)
         elif of is float and math.isfinite(value):
             signature += (of, value.hex())  # 0.0 and -0.0 are equal

@@ -41,7 +41,6 @@ DEPTH = 100
 _DEEP = f"Values are nested at most {DEPTH} levels deep"
 
 
-_PLAIN = frozenset({str, bool, int, type(None)})
 _ALIGNED = "Both sides must run the same version of silosynth."
 
 Find = Callable[[str], "type[Struct]"]
@@ -115,7 +114,7 @@ def _first_line(error: BaseException) -> str:
 
 def _down(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in forms.PLAIN:
         return value
     if kind is float:
         return value if math.isfinite(value) else {"f": struct.pack(">d", value).hex()}
