@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typer.testing import CliRunner, Result
 from silosynth.cli import app
 from silosynth.commands import papers
 from silosynth.core.errors import ConfigError, StorageError
-from silosynth.papers import EXPERIMENTS, experiment, settings, silofuse_table2 as widths
+from silosynth.papers import EXPERIMENTS, experiment, registry, settings, silofuse_table2 as widths
 from silosynth.papers.published import ENTRIES, Published
 from silosynth.papers.settings import FIGURES, Setting
 from silosynth.simulation import training as api
@@ -35,6 +36,12 @@ def of(name: str) -> list[Setting]:
 
 def ends(name: str) -> list[Setting]:
     return of(name)[:: len(of(name)) - 1]
+
+
+def own(name: str, among: Sequence[Setting]) -> list[Setting]:
+    """Those of the figure."""
+    partitions = registry.find(NAMES[name]).given.get("partition")
+    return [setting for setting in among if not partitions or setting.labels["partition"] in partitions]
 
 
 @pytest.fixture
@@ -58,12 +65,13 @@ def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_pat
     result = call(NAMES[name], *SMALL, "--out", tmp_path / "rows.md", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert [row["partition"] for row in rows] == [s.labels["partition"] for s in ends(name)]
-    for row, setting in zip(rows, ends(name), strict=True):
+    expected = own(name, ends(name))
+    assert [row["partition"] for row in rows] == [s.labels["partition"] for s in expected]
+    for row, setting in zip(rows, expected, strict=True):
         assert all(row[figure] is not None for figure in FIGURES)
         assert row["seconds"] > 0
         assert (row["bytes"] or 0) > 10_000 if setting.algorithm == "vtgan" else row["bytes"] is None
-    assert (tmp_path / "rows.md").read_text().count("| demo |") == 2
+    assert (tmp_path / "rows.md").read_text().count("| demo |") == len(expected)
 
 
 @pytest.mark.slow
@@ -71,7 +79,7 @@ def test_the_algorithms_run_through_each_command(name: str, short: None, tmp_pat
 def test_all_settings_run_through_each_command(name: str) -> None:
     result = call(NAMES[name], *SMALL, "--json")
     assert result.exit_code == 0, result.stderr
-    assert len(json.loads(result.stdout)["rows"]) == len(of(name))
+    assert len(json.loads(result.stdout)["rows"]) == len(own(name, of(name)))
 
 
 def test_rows_appear_and_a_table_ends_it(stand_in: Any) -> None:
@@ -106,16 +114,30 @@ def test_ctrl_c_loses_nothing_and_the_same_command_continues(stand_in: Any, tmp_
 
 def test_rows_are_kept_where_nobody_says_where(stand_in: Any) -> None:
     stand_in.interrupt_at = 1
-    result = call("vtgan/figure-11", *SMALL)
+    result = call("vtgan/figure-7", *SMALL)
     assert result.exit_code == 130
-    assert f"The rows so far are in {Path('silosynth-papers/silos-small.json')}" in result.stderr
+    assert f"The rows so far are in {Path('silosynth-papers/partitions-small.json')}" in result.stderr
     stand_in.interrupt_at = None
-    result = call("vtgan/figure-12", *SMALL)  # which is made of the same rows
-    assert result.exit_code == 0 and "1 of 2 rows are in" in result.stderr
+    assert "1 of 2 rows are in" in call("vtgan/figure-7", *SMALL).stderr
+
+
+def test_figures_of_one_experiment_have_their_own_rows_in_one_file(stand_in: Any) -> None:
+    for figure, partition in ((11, "D^2_0 G^2_0"), (12, "D^2_0 G^0_2")):
+        result = call(f"vtgan/figure-{figure}", *SMALL, "--json")
+        assert [row["partition"] for row in json.loads(result.stdout)["rows"]] == [partition]
+    assert len(json.loads(Path("silosynth-papers/silos-small.json").read_text())["rows"]) == 2
+
+
+def test_of_size_kept_options_name_rows() -> None:
+    importance = experiment.load("importance")
+    every, one = (importance.sized("kept", given) for given in ({}, {"repeats": 1, "partition": ("D^2_0 G^0_2",)}))
+    assert len(every) == 18 and {(job.seed, job.setting.labels["partition"]) for job in one} == {(0, "D^2_0 G^0_2")}
+    refused = call("vtgan/figure-9", "--size", "kept", "--table", "adult")
+    assert refused.exit_code == 2 and "nothing is kept of that" in refused.stderr and "'adult'" in refused.stderr
 
 
 def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:
-    result = call("vtgan/figure-9", "--size", "published", *SMALL, "--repeats", 2, "--json")
+    result = call("vtgan/figure-7", "--size", "published", *SMALL, "--repeats", 2, "--json")
     assert result.exit_code == 0, result.stderr
     assert "4 trainings will take about " in result.stderr
     facts = json.loads(result.stdout)

@@ -44,13 +44,14 @@ def test_there_are_nine_partitions_and_the_central_gan() -> None:
 
 
 def test_partitions_can_be_named() -> None:
-    chosen = vtgan_figure7.jobs(partition=["central GAN", "D^1_1 G^2_0"], repeats=2)
+    jobs = vtgan_figure7.EXPERIMENT.jobs
+    chosen = jobs(partition=["central GAN", "D^1_1 G^2_0"], repeats=2)
     assert [(job.setting.labels["partition"], job.seed) for job in chosen] == [
         ("D^1_1 G^2_0", 0), ("central GAN", 0), ("D^1_1 G^2_0", 1), ("central GAN", 1)
     ]  # fmt: skip
-    assert len(vtgan_figure7.jobs()) == 10
+    assert len(jobs()) == 10
     with pytest.raises(ConfigError, match=r"no such partition.*D\^3_0 G\^0_2"):
-        vtgan_figure7.jobs(partition=["D^3_0 G^0_2"])
+        jobs(partition=["D^3_0 G^0_2"])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.5, 5), (0.9, 9)])

@@ -17,10 +17,11 @@ import typer
 from typer.core import TyperGroup
 
 from silosynth.commands.session import Debug, Json, Quiet, Session, add_command, session
-from silosynth.core.errors import ConfigError, StorageError, nearest
+from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
 from silosynth.papers import published
 
 if TYPE_CHECKING:
+    from silosynth.papers.check import ComputedAgain
     from silosynth.papers.experiment import PaperExperiment, Size
     from silosynth.papers.published import Published
     from silosynth.papers.results import Results
@@ -29,11 +30,15 @@ PaperName = Annotated[
     str | None, typer.Argument(help="silofuse, vtgan, vflgan, gdts, tabvfl, or beside for ours; all if not given.")
 ]
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Paper and number: silofuse/table-3.")]
+CheckedName = Annotated[str | None, typer.Argument(metavar="NAME", help="Paper and number; all if not given.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to compute.")]
+Draw = Annotated[int, typer.Option("--draw", min=0, help="Which rows are drawn: another number, others.")]
+Longest = Annotated[float, typer.Option("--longest", min=0, help="Leave out rows that took more seconds than this.")]
 PageFile = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
 COMMON: Mapping[str, Any] = {  # options of every run
     "size": Annotated[
         Literal["small", "kept", "published"],
-        typer.Option("--size", help="small: minutes; kept: as our results; published: the paper's. Options override."),
+        typer.Option("--size", help="small: minutes; kept: our results, or those named; published: the paper's."),
     ],
     "processes": Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows computed side by side, one core each.")],
     "again": Annotated[bool, typer.Option("--again", help="Compute rows that are in the file once more.")],
@@ -85,6 +90,7 @@ def register(app: typer.Typer) -> None:
     )
     add_command(group, "list", list_entries, "Example: silosynth papers list silofuse")
     add_command(group, "show", show, "Example: silosynth papers show silofuse/table-3")
+    add_command(group, "check", check, "Example: silosynth papers check silofuse/table-3 --count 1")
     add_command(group, "page", page, "Example: silosynth papers page --out docs/papers.md")
     runs = typer.Typer(
         cls=Runs, help="Rerun a table or figure, small by default.",
@@ -141,6 +147,48 @@ def show(ui: Session, name: EntryName) -> None:
         tables = registry.kept_tables(kept)
         ui.show(f"\n{plainly(tables)}" if tables else "Results are in the repository; this installation has none.")
     ui.facts |= known
+
+
+def check(
+    ui: Session, name: CheckedName = None, count: Count = 3, draw: Draw = 0, longest: Longest = 600.0
+) -> None:  # fmt: skip
+    """Compute kept rows again, drawn at random, and say whether they come out as they are kept.
+
+    A row has its own seed again, so that it comes out the same, or, on other machines and by other versions, in the
+    interval that the setting's other seeds make likely.
+    """
+    from silosynth.papers import check as kept, experiment, registry
+
+    entries = registry.entries() if name is None else [registry.find(name)]
+    chosen, among, longer = kept.draw(entries, count, draw, longest)
+    left = f"; {longer} more took longer than {longest:g} s (--longest)" if longer else ""
+    ui.note(f"{len(chosen)} of {among} kept rows{left}. They took {sum(one.took for one in chosen):.0f} s.")
+    found, outside = [], 0
+    for number, one in enumerate(chosen):
+        with ui.progress(f"{number + 1}/{len(chosen)}") as progress:
+            ((again, _),) = experiment.compute(one.experiment, [one.job], progress)
+        compared = kept.compare(one, again)
+        outside += sum(figure.verdict == "outside" for figure in compared)
+        found.append({"entry": one.entry.name, "row": one.job.title, "figures": compared, "again": again})
+        _tell(ui, one.entry.name, one.job.title, compared)
+    ui.facts |= {"rows": found, "among": among, "longer": longer}
+    if outside:
+        rule = "Rows come out as they are kept, or in the interval of their setting"
+        raise DataError(
+            rule, f"{outside} figures lie outside", "See above; by which version they are is on their page."
+        )
+
+
+def _tell(ui: Session, name: str, title: str, compared: Sequence[ComputedAgain]) -> None:
+    """How many figures of a row are the same, and those that are not."""
+    from silosynth.papers.results import short
+
+    same = sum(figure.verdict == "same" for figure in compared)
+    ui.show(f"{name}: {title}\n  {same} of {len(compared)} figures are the same")
+    for one in compared:
+        if one.verdict != "same":
+            span = "" if one.interval is None else f", interval {short(one.interval[0])} to {short(one.interval[1])}"
+            ui.show(f"  {one.verdict:<8} {one.figure}: {short(one.again)}, kept {short(one.kept)}{span}")
 
 
 def page(ui: Session, out: PageFile) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -107,18 +107,27 @@ class PaperExperiment:
     example: str = ""
 
     def sized(self, size: Size, given: Mapping[str, Any]) -> list[Any]:
-        """All rows of a size; arguments that are ``given`` have precedence.
+        """All rows of a size, with arguments that are ``given``; of size "kept" those of its rows that have these.
 
         Raises:
-            ConfigError: it has no such size, or an argument is wrong.
+            ConfigError: it has no such size, an argument is wrong, or no kept row has those that are given.
         """
         known = {"small": (self.small,), "kept": self.kept, "published": (self.published,)}
         arguments = known[size]
         if not arguments or arguments[0] is None:
             others = " or ".join(name for name, own in known.items() if own and own[0] is not None)
             raise ConfigError(f"{self.title}: there is no size of that name", size, f"Take --size {others}.")
-        jobs = [job for one in arguments for job in self.jobs(**{**one, **given})]  # type: ignore[dict-item]
-        return list({json.dumps(job.identity, default=str): job for job in jobs}.values())
+        named = _by_identity(job for one in arguments for job in self.jobs(**{**one, **given}))  # type: ignore[dict-item]
+        if size != "kept":
+            return list(named.values())
+        folder = {name: value for name, value in given.items() if name == "folder"}
+        every = _by_identity(job for one in self.kept for job in self.jobs(**{**one, **folder}))
+        if not every.keys() & named.keys():
+            told = ", ".join(f"{name} {value}" for name, value in given.items() if name not in folder)
+            raise ConfigError(
+                f"{self.title}: nothing is kept of that", told, "Sizes small and published take anything."
+            )
+        return [job for identity, job in named.items() if identity in every]
 
     def brief(self, row: Row) -> str:
         """A row in one line, its numbers with their heads."""
@@ -128,6 +137,10 @@ class PaperExperiment:
         named = (f"{head} {cell}" if cell[0].isdigit() or cell[0] == "-" else cell
                  for head, cell in zip(heads, cells, strict=True) if cell)  # fmt: skip
         return " · ".join(named)
+
+
+def _by_identity(jobs: Iterable[Any]) -> dict[str, Any]:
+    return {json.dumps(job.identity, default=str): job for job in jobs}
 
 
 def load(name: str) -> PaperExperiment:

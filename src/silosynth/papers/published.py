@@ -130,8 +130,9 @@ GDTS_EPOCHS = "500 epochs (GDTS_MD 150)"
 GDTS_SIZES = (
     f"Adult, Covertype, Credit, Intrusion: 40 000 rows to train on, 10 000 held out; {GDTS_EPOCHS}, three repeats"
 )
-COPIES_HOURS = _hours(60, (2 * HOURS["gdts"] + HOURS["gdts-md"] + 2 * HOURS["gdts"] / 5) / 5)  # two have one copy
-ODD_HOURS = _hours(60, 0.4 * (4 * HOURS["gdts"] + HOURS["gdts-md"]) / 5)  # 80 000 rows in all, of 200 000
+COPIES_HOURS = (2 * HOURS["gdts"] + HOURS["gdts-md"] + 2 * HOURS["gdts"] / 5) / 5  # two have one copy
+ODD_HOURS = 0.4 * (4 * HOURS["gdts"] + HOURS["gdts-md"]) / 5  # 80 000 rows in all, of 200 000
+ON_INTRUSION = {"tables": ("intrusion_nsl_kdd_20pct",)}
 TABVFL_SIZES = "five tables of up to 50 000 rows, five guests, three runs"
 TWO_GUESTS = "five tables of up to 50 000 rows, two guests, three runs"
 FAILURES_SIZES = "five tables of up to 50 000 rows, two guests, 120 epochs, half in each phase, eight runs"
@@ -283,13 +284,17 @@ ENTRIES = (
               "their end, one seed each.",
               hours=_hours(150, HOURS["vtgan"])),
     Published("vtgan", "figure-9", "Columns divided by importance, generator in the silos (D^2_0 G^0_2).",
-              VTGAN_SIZES, "importance", ("vtgan_figures9_10",), QUICKLY, hours=_hours(90, HOURS["vtgan"])),
+              VTGAN_SIZES, "importance", ("vtgan_figures9_10",), QUICKLY, given={"partition": ("D^2_0 G^0_2",)},
+              hours=_hours(45, HOURS["vtgan"])),
     Published("vtgan", "figure-10", "Columns divided by importance, generator at the server (D^2_0 G^2_0).",
-              VTGAN_SIZES, "importance", ("vtgan_figures9_10",), QUICKLY, hours=_hours(90, HOURS["vtgan"])),
+              VTGAN_SIZES, "importance", ("vtgan_figures9_10",), QUICKLY, given={"partition": ("D^2_0 G^2_0",)},
+              hours=_hours(45, HOURS["vtgan"])),
     Published("vtgan", "figure-11", "Two to five silos, default and enlarged generator (D^2_0 G^2_0).",
-              VTGAN_SIZES, "silos", ("vtgan_figures11_12",), f"{QUICKLY} {COUNTS}", hours=_hours(240, HOURS["vtgan"])),
+              VTGAN_SIZES, "silos", ("vtgan_figures11_12",), f"{QUICKLY} {COUNTS}",
+              given={"partition": ("D^2_0 G^2_0",)}, hours=_hours(120, HOURS["vtgan"])),
     Published("vtgan", "figure-12", "Two to five silos, default and enlarged generator (D^2_0 G^0_2).",
-              VTGAN_SIZES, "silos", ("vtgan_figures11_12",), f"{QUICKLY} {COUNTS}", hours=_hours(240, HOURS["vtgan"])),
+              VTGAN_SIZES, "silos", ("vtgan_figures11_12",), f"{QUICKLY} {COUNTS}",
+              given={"partition": ("D^2_0 G^0_2",)}, hours=_hours(120, HOURS["vtgan"])),
     Published("vtgan", "figure-13", "A membership attack on synthetic tables, by epsilon.", "five tables",
               "budgets", BUDGETS_KEPT, BUDGETS, hours=BUDGETS_HOURS),
     Published("vtgan", "figure-14", "What differential privacy costs VT-GAN.", "five tables, three budgets",
@@ -331,16 +336,16 @@ ENTRIES = (
               hours=_hours(4, HOURS["vflgan"])),
     Published("gdts", "table-1", "Similarity and F1 with a full copy in each of five silos.", GDTS_SIZES,
               "copies", ("gdts_copies",),
-              f"{BALANCED} {COPIES}", hours=COPIES_HOURS),
+              f"{BALANCED} {COPIES}", hours=_hours(60, COPIES_HOURS)),
     Published("gdts", "table-2", "Similarity and F1 where one silo of five repeats a row.", GDTS_SIZES,
               "odd", ("gdts_odd",),
-              f"{BALANCED} {ODD}", hours=ODD_HOURS),
+              f"{BALANCED} {ODD}", hours=_hours(60, ODD_HOURS)),
     Published("gdts", "figure-5", "Similarity by epoch and by time, a full copy in each silo.",
               f"Intrusion, {GDTS_EPOCHS}", "copies",
-              ("gdts_copies",), f"{BALANCED} {COPIES}", hours=COPIES_HOURS),
+              ("gdts_copies",), f"{BALANCED} {COPIES}", given=ON_INTRUSION, hours=_hours(15, COPIES_HOURS)),
     Published("gdts", "figure-6", "Similarity by epoch and by time, one silo repeats a row.",
               f"Intrusion, {GDTS_EPOCHS}", "odd",
-              ("gdts_odd",), f"{BALANCED} {ODD}", hours=ODD_HOURS),
+              ("gdts_odd",), f"{BALANCED} {ODD}", given=ON_INTRUSION, hours=_hours(15, ODD_HOURS)),
     Published("tabvfl", "table-2", "Rows, columns and classes of the five tables.", "five tables",
               "classes", ("tabvfl_table2",),
               "Tables as they are, before rows are drawn; Cover's two-valued columns count as binary, which the paper "

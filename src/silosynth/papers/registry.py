@@ -13,6 +13,7 @@ from typing import Any
 
 from silosynth.core.errors import ConfigError, nearest
 from silosynth.papers.published import ENTRIES, PAPERS, READINGS, Published
+from silosynth.runtime.progress import duration
 
 STATES: Mapping[str, str] = {
     "kept": "results are kept",
@@ -77,8 +78,13 @@ def kept_rows(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
 def kept_seconds(entry: Published) -> float | None:
     """Seconds that the kept rows took: of a processor where rows have these, else of their trainings."""
     rows = [row for name in entry.kept for row in kept_rows(name)]
-    taken = [next((row[key] for key in TAKEN if row.get(key) is not None), math.nan) for row in rows]
-    return None if not rows or math.isnan(total := math.fsum(taken)) else round(total)
+    total = math.fsum(taken(row, math.nan) for row in rows)
+    return None if not rows or math.isnan(total) else round(total)
+
+
+def taken(row: Mapping[str, Any], unknown: float) -> float:
+    """Seconds that a row took."""
+    return float(next((row[key] for key in TAKEN if row.get(key) is not None), unknown))
 
 
 def kept_sizes(name: str, folder: Path | None = None, brief: bool = False) -> str | None:
@@ -133,10 +139,15 @@ What the five papers publish in their evaluations, and what there is of it here.
 *Command*: a command reruns it, and nothing is kept. *None yet*: there is no command. Diagrams and notations are left
 out. `silosynth papers list` and `silosynth papers show silofuse/table-3` tell the same.
 
+A command as it stands here takes minutes. With `--size kept` it computes the kept results again, with `--size
+published` it takes the paper's sizes. `silosynth papers check` computes kept rows again that it draws at random, and
+says whether they come out as they are kept.
+
 Kept sizes are read from the rows of results: not every setting has all of them, and how many seeds each has is on the
-results' page. *Ours as published* has nothing of ours switched on. Hours are of one thread, from the pace of measured
-steps: by two or three times more or fewer on other machines (`beside/ends` measures them), and fewer where a training
-stops early. Where there is a GPU, the same command uses it, and how much that saves was not measured."""
+results' page. What they took is time of one processor, or (older rows) of trainings on a busy machine. *Ours as
+published* has nothing of ours switched on. Hours are of one thread, from the pace of measured steps: by two or three
+times more or fewer on other machines (`beside/ends` measures them), and fewer where a training stops early. Where there
+is a GPU, the same command uses it, and how much that saves was not measured."""
 
 
 def _counts() -> str:
@@ -176,7 +187,7 @@ def _paragraph(entry: Published) -> str:
         lines.append(f"- Nothing is kept. {_published(entry)}")
     for name in entry.kept:
         sizes = kept_sizes(name) or "the page only, without its rows"
-        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_share(entry, name)}.")
+        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_took(name)}.")
     if entry.deviates:
         lines.append(f"- Deviates: {entry.deviates}")
     if entry.hours and entry.kept:
@@ -188,15 +199,10 @@ def _published(entry: Published) -> str:
     return f"The published size takes {entry.hours}: `{entry.command} --size published`."
 
 
-def _share(entry: Published, name: str) -> str:
-    """How much of the size "kept" a file of results holds, where it is not all."""
-    from silosynth.papers.experiment import load
-
-    if entry.paper == "beside" or not (rows := kept_rows(name)):
-        return ""
-    wanted = [job.identity for job in load(str(entry.experiment)).sized("kept", entry.given)]
-    found = sum(any(identity.items() <= row.items() for row in rows) for identity in wanted)
-    return "" if found == len(wanted) else f"; {found} of the {len(wanted)} results of size kept"
+def _took(name: str) -> str:
+    """How long a file's rows took, where all of them say so."""
+    seconds = math.fsum(taken(row, math.nan) for row in kept_rows(name))
+    return "" if math.isnan(seconds) or seconds < 1 else f"; they took {duration(seconds)}"
 
 
 def _link(name: str) -> str:

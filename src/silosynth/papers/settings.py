@@ -60,6 +60,7 @@ KEPT = ({"tables": ("loan",), "rows": 1500, "epochs": 10, "trained": "quickly", 
 TableNames = Annotated[Sequence[str], Ask("A data set, or demo, which needs no network.", ("--table", "-t"))]
 RowCount = Annotated[int | None, Ask("Rows of each table, a fifth of them held out.", least=1)]
 Epochs = Annotated[int, Ask("Epochs of each training.", least=1)]
+Partitions = Annotated[Sequence[str] | None, Ask("One of those compared; all if none is named.", ("--partition",))]
 Trained = Annotated[
     Literal["published", "quickly"],
     Ask("How: published; or quickly, with our rate, betas and average, in batches of 100, for few epochs."),
@@ -144,14 +145,17 @@ def _split(load: Load, table: str, rows: int | None, seed: int) -> tables.TableS
 
 def jobs(
     settings: Sequence[Setting], tables: TableNames = ("loan",), rows: RowCount = 1500, epochs: Epochs = 10,
-    trained: Trained = "published", repeats: Repeats = 1, seed: Seed = 0,
+    trained: Trained = "published", partition: Partitions = None, repeats: Repeats = 1, seed: Seed = 0,
 ) -> list[SettingJob]:  # fmt: skip
-    """VT-GAN's rows: `each` setting, trained in one of two ways.
+    """VT-GAN's rows: `each` setting whose partition is named, trained in one of two ways.
 
     Raises:
-        ConfigError: as `each`.
+        ConfigError: as `each`, or there is no such partition.
     """
-    return each([as_trained(trained, setting) for setting in settings], tables, rows, epochs, repeats, seed)
+    names = list(dict.fromkeys(str(one.labels["partition"]) for one in settings))
+    experiment.check_known("partition", partition or names, names)
+    chosen = [as_trained(trained, one) for one in settings if one.labels["partition"] in (partition or names)]
+    return each(chosen, tables, rows, epochs, repeats, seed)
 
 
 def each(

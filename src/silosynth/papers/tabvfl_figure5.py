@@ -107,10 +107,16 @@ KEPT_OPTIONS = {
     "rate": 0.01,
     "shuffle": True,
 }
+PUBLIC_CODE = {"net.momentum": 0.9, "sparsity": 0.0001}
 KEPT = (
     {"tables": TABLES, "rows": 12_000, "epochs": None, "options": tuple(KEPT_OPTIONS.items())},
     {"tables": TABLES, "rows": 12_000, "epochs": None, "options": tuple(KEPT_OPTIONS.items()), "guests": (2,),
      "methods": ("lt", "tabvfl")},
+    {"tables": ("intrusion_nsl_kdd_20pct",), "methods": ("tabvfl",), "guests": (5, 2), "rows": 50_000, "epochs": None},
+    {"tables": ("covertype_50k",), "methods": ("lt",), "rows": 12_000, "epochs": None,
+     "options": tuple((KEPT_OPTIONS | PUBLIC_CODE | {"patience": 10, "shuffle": False}).items())},
+    {"tables": ("airline_satisfaction",), "methods": ("lt-fixed",), "rows": 12_000, "epochs": None,
+     "options": (*PUBLIC_CODE.items(), ("pretraining_epochs", 100))},
 )  # fmt: skip
 TEST = 0.15
 POOLED_TEST = 0.3

@@ -7,13 +7,11 @@ is odd). The central GAN, which sees all columns, is the baseline; its figures b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from silosynth.papers import settings
-from silosynth.papers.experiment import Ask, Repeats, Seed, check_known
-from silosynth.papers.settings import Columns, Epochs, RowCount, Setting, SettingJob, TableNames, Trained
+from silosynth.papers.settings import Columns, Setting
 from silosynth.papers.tables import TableSplit
 from silosynth.simulation.federation import in_order
 
@@ -41,23 +39,12 @@ SETTINGS = (
 )
 
 
-def jobs(
-    tables: TableNames = ("loan",), rows: RowCount = 1500, epochs: Epochs = 10, trained: Trained = "published",
-    partition: Annotated[Sequence[str] | None, Ask("One of those compared; all if none is named.")] = None,
-    repeats: Repeats = 1, seed: Seed = 0,
-) -> list[SettingJob]:  # fmt: skip
-    """Every partition that is named, table by table and repeat by repeat.
-
-    Raises:
-        ConfigError: a size is not positive, or there is no such table or partition.
-    """
-    names = [str(one.labels["partition"]) for one in SETTINGS]
-    check_known("partition", partition or names, names)
-    chosen = [one for one in SETTINGS if one.labels["partition"] in (partition or names)]
-    return settings.jobs(chosen, tables, rows, epochs, trained, repeats, seed)
-
-
+KEPT = (
+    *settings.KEPT,
+    {"tables": ("loan",), "rows": None, "epochs": 300,
+     "partition": (partition((2, 0), (0, 2)), partition((2, 0), (2, 0)), "central GAN")},
+)  # fmt: skip
 EXPERIMENT = settings.comparison(
-    "partitions", "Neural network partitions (VT-GAN, figure 7)", jobs,
+    "partitions", "Neural network partitions (VT-GAN, figure 7)", partial(settings.jobs, SETTINGS), kept=KEPT,
     pictures=partial(settings.pictures, x="partition", averaged=True),
 )  # fmt: skip

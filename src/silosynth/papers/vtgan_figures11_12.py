@@ -16,7 +16,7 @@ import numpy as np
 from silosynth.core.errors import DataError
 from silosynth.papers import results, settings
 from silosynth.papers.experiment import Ask, Repeats, Row, Seed, check_known
-from silosynth.papers.settings import Columns, Epochs, RowCount, Setting, SettingJob, TableNames, Trained
+from silosynth.papers.settings import Columns, Epochs, Partitions, RowCount, Setting, SettingJob, TableNames, Trained
 from silosynth.papers.tables import TableSplit
 from silosynth.papers.vtgan_figure7 import blocks, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
@@ -56,17 +56,18 @@ def jobs(
     epochs: Epochs = 10,
     silos: Annotated[Sequence[int], Ask("How many; the paper has 2 to 5.", least=2)] = COUNTS,
     trained: Trained = "published",
+    partition: Partitions = None,
     repeats: Repeats = 1,
     seed: Seed = 0,
 ) -> list[SettingJob]:
     """Both partitions and generators in each number of silos, table by table and repeat by repeat.
 
     Raises:
-        ConfigError: a size is not positive, there is no table, or no such number of silos.
+        ConfigError: a size is not positive, there is no table, no such partition or number of silos.
     """
     check_known("number of silos", [str(count) for count in silos], [str(count) for count in COUNTS])
     chosen = [setting for setting in SETTINGS if setting.labels["silos"] in silos]
-    return settings.jobs(chosen, tables, rows, epochs, trained, repeats, seed)
+    return settings.jobs(chosen, tables, rows, epochs, trained, partition, repeats, seed)
 
 
 def means(rows: Sequence[Row]) -> list[Row]:

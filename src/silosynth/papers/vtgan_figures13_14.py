@@ -21,7 +21,7 @@ import pandas as pd
 from silosynth.attacks import rivals
 from silosynth.papers import settings, tables
 from silosynth.papers.experiment import Repeats, Row, Seed
-from silosynth.papers.settings import Epochs, RowCount, Setting, SettingJob, TableNames, Trained
+from silosynth.papers.settings import Epochs, Partitions, RowCount, Setting, SettingJob, TableNames, Trained
 from silosynth.papers.vtgan_figure7 import blocks, halves, partition
 from silosynth.papers.vtgan_figures9_10 import PARTITIONS
 
@@ -53,16 +53,15 @@ def with_bounds(table: str, rows: int | None, seed: int) -> tables.TableSplit:
 
 def jobs(
     tables: TableNames = ("cardio",), rows: RowCount = 1500, epochs: Epochs = 10, trained: Trained = "published",
-    repeats: Repeats = 1, seed: Seed = 0,
+    partition: Partitions = None, repeats: Repeats = 1, seed: Seed = 0,
 ) -> list[SettingJob]:  # fmt: skip
     """Every budget, table by table and repeat by repeat.
 
     Raises:
-        ConfigError: a size is not positive, or there is no table.
+        ConfigError: a size is not positive, there is no table, or no such partition.
     """
-    return [
-        replace(job, load=with_bounds) for job in settings.jobs(SETTINGS, tables, rows, epochs, trained, repeats, seed)
-    ]
+    chosen = settings.jobs(SETTINGS, tables, rows, epochs, trained, partition, repeats, seed)
+    return [replace(job, load=with_bounds) for job in chosen]
 
 
 def attacked(job: SettingJob, data: tables.TableSplit, synthetic: pd.DataFrame) -> Row:
@@ -73,6 +72,6 @@ def attacked(job: SettingJob, data: tables.TableSplit, synthetic: pd.DataFrame) 
 
 EXPERIMENT = settings.comparison(
     "budgets", "A membership attack and utility by epsilon (VT-GAN, figures 13 and 14)", jobs, LEGEND,
-    ({**settings.KEPT[0], "tables": ("cardio",), "rows": 6000, "epochs": 2},), also=attacked,
+    ({**settings.KEPT[0], "tables": ("cardio", "loan"), "rows": 6000, "epochs": 2},), also=attacked,
     pictures=partial(settings.pictures, x="epsilon", averaged=False),
 )  # fmt: skip
