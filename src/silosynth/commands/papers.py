@@ -234,7 +234,8 @@ def _callback(entry: Published, experiment: PaperExperiment) -> Any:
             hours = "" if chosen else entry.hours
             _perform(ui, experiment, {**entry.given, **chosen}, hours, **{name: common[name] for name in DEFAULTS})
 
-    own = [_parameter(name, parameter) for name, parameter in arguments.items()]
+    small = {**experiment.small, **entry.given}
+    own = [_parameter(n, parameter, small.get(n, parameter.default)) for n, parameter in arguments.items()]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name, False), annotation=kind)
         for name, kind in COMMON.items()
@@ -244,12 +245,14 @@ def _callback(entry: Published, experiment: PaperExperiment) -> Any:
     return run
 
 
-def _parameter(name: str, parameter: inspect.Parameter) -> inspect.Parameter:
-    """The option of an argument. Without it the value is None (false for flags), so that sizes can set it."""
+def _parameter(name: str, parameter: inspect.Parameter, small: Any) -> inspect.Parameter:
+    """The option of an argument. Without it the value is None (false for flags), so that sizes can set it.
+
+    Help tells what it is at size ``small``.
+    """
     kind, ask = get_args(parameter.annotation)
     flags = ask.flags or (f"--{name.replace('_', '-')}",)
-    default = _default(parameter.default)
-    text = ask.help + (" May be repeated." if _is_list(kind) else "") + (f" Default: {default}." if default else "")
+    text = ask.help + (" May be repeated." if _is_list(kind) else "") + (f" Small: {t}." if (t := _told(small)) else "")
     option = typer.Option(*flags, min=ask.least if _plain(kind) is int else None, help=text, show_default=False)
     if kind is bool:
         return _keyword(name, Annotated[bool, option], False)
@@ -260,9 +263,9 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _default(value: Any) -> str | None:
+def _told(value: Any) -> str:
     if value is None or value in ((), "", False):
-        return None
+        return ""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

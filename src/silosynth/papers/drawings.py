@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from silosynth.core import files
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DASHES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (12, 4)), (0, (1, 4)), (0, (6, 2, 1, 2)))
 MARKERS = "os^vDPX*"
+MOST_BARS = 10  # of a line; the deviations of more points are a band
 Point = tuple[Any, float, float]  # x, y and y's standard deviation, 0 where that is not known
 
 
@@ -86,7 +88,12 @@ def _draw(panel: Panel, place: Any, names: Sequence[str]) -> None:
             "color": f"C{i % 10}", "marker": MARKERS[i % len(MARKERS)], "markevery": [-1] if panel.joined else None,
             "linestyle": DASHES[i % len(DASHES)] if panel.joined else "none",
         }  # fmt: skip
-        place.errorbar(x, y, deviations if any(deviations) else None, label=name.replace("$", r"\$"), **style)
+        banded = panel.joined and len(points) > MOST_BARS
+        bars = deviations if any(deviations) and not banded else None
+        place.errorbar(x, y, bars, label=name.replace("$", r"\$"), **style)
+        if banded and any(deviations):
+            low, high = ([v + sign * d for v, d in zip(y, deviations, strict=True)] for sign in (-1, 1))
+            place.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
     words = any(isinstance(x, str) for points in panel.settings.values() for x, *_ in points)
     if panel.log:
         place.set(xscale="log", yscale="log")
@@ -123,6 +130,14 @@ def panels(
         if points:
             found.append(Panel(f"{title}: {name}" if title else name, axis, points, joined, log, zero))
     return found
+
+
+def along(curves: Sequence[Sequence[Mapping[str, Any]]], x: str, y: str) -> list[Point]:
+    """The points of one setting: at each ``x`` that looks along its trainings have, mean and deviation of ``y``."""
+    values: dict[float, list[float]] = {}
+    for look in (look for curve in curves for look in curve):
+        values.setdefault(look[x], []).append(look[y])
+    return [(at, fmean(own), stdev(own) if len(own) > 1 else 0.0) for at, own in sorted(values.items())]
 
 
 def wrapped(found: Sequence[Panel], width: int = 3) -> list[list[Panel]]:

@@ -251,14 +251,15 @@ def _cells(row: Row) -> list[str]:
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     """Links to the images of the first seed that lie beside the page; and curves, where any are kept."""
     first = min((row["seed"] for row in rows), default=0)
+    curves: dict[str, list[Any]] = {}
+    for row in rows:
+        if row.get("curve"):
+            curves.setdefault(row["algorithm"], []).append(row["curve"])
     found = [
-        Panel(what, "epoch", {
-            f"{row['algorithm']}, seed {row['seed']}": [(look["round"], look[key], 0.0) for look in row["curve"]]
-            for row in rows if row.get("curve")
-        })
+        Panel(what, "epoch", {name: drawings.along(own, "round", key) for name, own in curves.items()})
         for key, what in CURVES.items()
-    ]  # fmt: skip
-    lines = drawings.beside(page, [found], "Figures along trainings") if found[0].settings else []
+    ]
+    lines = drawings.beside(page, [found], "Figures along trainings, means over seeds") if curves else []
     names = dict.fromkeys(f"{row['algorithm']}-{first}.png" for row in rows if row["seed"] == first)
     return lines + [f"![{name}]({name})" for name in names]
 

@@ -385,15 +385,17 @@ def _privacy(row: Row) -> str:
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     """Fréchet distances along trainings, a panel for each table, with and without privacy; nothing without curves."""
-    found: dict[str, dict[str, list[drawings.Point]]] = {}
+    found: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
         if row.get("curve"):
             own = "" if set(json.loads(row["options"])) <= {MECHANISM[0]} else ", its own settings"
             title = f"{row['table']}{own}" + (f", {_privacy(row)}" if row["epsilon"] else "")
-            name = f"{row['algorithm']}, {row['preset']}, seed {row['seed']}"
-            found.setdefault(title, {})[name] = [(look["round"], look["FD"], 0.0) for look in row["curve"]]
-    every = [drawings.Panel(title, "epoch", own) for title, own in found.items()]
-    return drawings.beside(page, drawings.wrapped(every), "Fréchet distance along trainings")
+            found.setdefault(title, {}).setdefault(f"{row['algorithm']}, {row['preset']}", []).append(row["curve"])
+    every = [
+        drawings.Panel(title, "epoch", {name: drawings.along(own, "round", "FD") for name, own in settings.items()})
+        for title, settings in found.items()
+    ]
+    return drawings.beside(page, drawings.wrapped(every), "Fréchet distance along trainings, means over seeds")
 
 
 EXPERIMENT = PaperExperiment(
