@@ -80,6 +80,7 @@ COPIES_KEPT = (
 ODD_KEPT = (
     {**ADULT, "epochs": 12, "repeats": 3, "setting": ("fl", "fl, weights by rows", "fl, sharp weights")},
     {**AS_PUBLISHED, "tables": tuple(TRAINED), "epochs": 30, "setting": ("fl", "fl, weights by rows", "md")},
+    {**PAPER, "tables": ("adult",), "setting": ("fl",), "repeats": 1},
 )  # fmt: skip
 SMALL = {"rows": 600, "epochs": 4, "f1_along": True}
 LEGEND = (
