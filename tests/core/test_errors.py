@@ -42,6 +42,7 @@ def test_exit_codes_tell_the_branches_apart() -> None:
         "StorageError": 4,
         "CheckpointError": 4,
         "UnavailableError": 5,
+        "ReproductionError": 6,
     }
 
 

@@ -133,7 +133,14 @@ def test_of_size_kept_options_name_rows() -> None:
     every, one = (importance.sized("kept", given) for given in ({}, {"repeats": 1, "partition": ("D^2_0 G^0_2",)}))
     assert len(every) == 18 and {(job.seed, job.setting.labels["partition"]) for job in one} == {(0, "D^2_0 G^0_2")}
     refused = call("vtgan/figure-9", "--size", "kept", "--table", "adult")
-    assert refused.exit_code == 2 and "nothing is kept of that" in refused.stderr and "'adult'" in refused.stderr
+    assert refused.exit_code == 2 and "nothing is kept of that" in refused.stderr
+    assert "partition D^2_0 G^0_2; tables adult" in refused.stderr
+    with pytest.raises(ConfigError, match="no such table"):
+        experiment.load("nine-tables").sized("kept", {"tables": ("lone",)})
+    private = experiment.load("total-difference").sized(
+        "kept", {"algorithms": ("dplt",)}
+    )  # which has no preset private
+    assert {job.algorithm for job in private} == {"dplt"} and len(private) == 15
 
 
 def test_the_papers_sizes_are_forecast_first(stand_in: Any) -> None:

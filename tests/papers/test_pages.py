@@ -209,6 +209,8 @@ def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> N
     lost = {row["partition"]: row["across-client"] for row in settings.means(rows) if row["partition"] != "central GAN"}
     top = {name: value for name, value in lost.items() if name.startswith("D^2_0")}
     assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
+    f1 = {row["partition"]: row["F1"] for row in settings.means(rows)}
+    assert min(f1[name] for name in top) < f1["central GAN"] < max(f1[name] for name in top)
 
 
 def test_as_published_vtgan_loses_no_more_f1_on_loan_than_the_central_gan() -> None:
@@ -216,6 +218,33 @@ def test_as_published_vtgan_loses_no_more_f1_on_loan_than_the_central_gan() -> N
     lost = [found(rows, partition=name)["F1"] for name in ("D^2_0 G^0_2", "D^2_0 G^2_0", "central GAN")]
     assert max(lost[:2]) < lost[2]
     assert len(rows) == 3 and "lose {:.2f}, {:.2f} and {:.2f} of F1".format(*lost) in READINGS["vtgan"][1]
+
+
+def test_nine_tenths_of_the_important_columns_elsewhere_lose_the_most_f1_in_the_silos() -> None:
+    lost: dict[tuple[str, str], list[float]] = {}
+    for row in registry.kept_rows("vtgan_figures9_10"):
+        lost.setdefault((row["partition"], row["division"]), []).append(row["F1"])
+    silos, server = (
+        [lost[place, share] for share in ("1090", "5050", "9010")] for place in ("D^2_0 G^0_2", "D^2_0 G^2_0")
+    )
+    assert min(silos[2]) > max(silos[0] + silos[1]) and max(map(min, silos[:2])) < min(map(max, silos[:2]))
+    assert max(map(min, server)) < min(map(max, server))  # they overlap
+
+
+def test_the_enlarged_generator_loses_less_f1_in_the_silos_and_more_at_the_server() -> None:
+    rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
+    lost = {(row["partition"], row["generator"], row["silos"]): row["F1"] for row in rows}
+    for silos in (2, 3, 4, 5):
+        assert lost["D^2_0 G^0_2", "enlarged", silos] < lost["D^2_0 G^0_2", "default", silos]
+        assert lost["D^2_0 G^2_0", "enlarged", silos] > lost["D^2_0 G^2_0", "default", silos]
+    assert lost["D^2_0 G^0_2", "default", 5] > lost["D^2_0 G^0_2", "default", 2]
+    assert lost["D^2_0 G^2_0", "default", 5] < lost["D^2_0 G^2_0", "default", 2]
+
+
+def test_wgan_gp_s_distance_of_digits_has_begun_to_fall() -> None:
+    for row in registry.kept_rows("vflgan_figures5_6"):
+        fallen = 1 - row["curve"][-1]["FD"] / row["curve"][0]["FD"]
+        assert fallen > 1 / 7 if row["algorithm"] == "wgan-gp" else fallen < 0.1
 
 
 def test_correlations_over_all_pairs_are_further_off_with_five_silos_with_one_generator_only() -> None:

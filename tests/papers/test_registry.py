@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from silosynth.cli import app
+from silosynth.core.errors import UnavailableError
 from silosynth.papers import EXPERIMENTS, experiment, registry
 from silosynth.papers.published import PAPERS, Published
 from silosynth.papers.registry import STATES
@@ -132,21 +133,42 @@ def test_pages_are_shown_with_their_columns_below_each_other() -> None:
 
 
 def test_without_the_repository_sizes_and_tables_are_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert registry.kept_sizes("gdts_odd", tmp_path) is registry.kept_tables("gdts_odd", tmp_path) is None
+    assert (
+        registry.sizes(registry.kept_rows("gdts_odd", tmp_path)) is registry.kept_tables("gdts_odd", tmp_path) is None
+    )
     monkeypatch.setattr(registry, "RESULTS", tmp_path / "none")
     refused = call("page", "--out", tmp_path / "papers.md")
     assert refused.exit_code == 2 and "needs the results in the repository" in refused.stderr
     assert "this installation has none" in call("show", "gdts/table-2").stdout
 
 
-def test_sizes_are_those_of_the_rows(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_rows() -> None:
     rows = [{"table": "a", "rows": 40_000, "seed": seed, "epochs": None} for seed in (0, 1, 1)]
-    (tmp_path / "some.json").write_text(json.dumps({"rows": rows}))
-    assert registry.kept_sizes("some", tmp_path) == "3 results, table a, rows 40 000, seeds 0 and 1"
+    assert registry.sizes(rows) == "3 results, table a, rows 40 000, seeds 0 and 1"
     rows += [{"table": name, "rows": 10, "seed": 2} for name in "bc"]
-    (tmp_path / "some.json").write_text(json.dumps({"rows": rows}))
-    brief = "5 results, 3 tables, rows 10 and 40 000, seeds 0 to 2"
-    assert registry.kept_sizes("some", tmp_path, brief=True) == brief
+    assert registry.sizes(rows, brief=True) == "5 results, 3 tables, rows 10 and 40,000, seeds 0 to 2"
+    assert registry.sizes([]) is None
+
+
+def test_an_entry_s_rows_are_its_own_among_those_of_a_file() -> None:
+    nine, ten = (registry.find(f"vtgan/figure-{number}") for number in (9, 10))
+    own = [registry.own_rows(entry, "vtgan_figures9_10") for entry in (nine, ten)]
+    assert [{row["partition"] for row in rows} for rows in own] == [{"D^2_0 G^0_2"}, {"D^2_0 G^2_0"}]
+    assert sum(map(len, own)) == len(registry.kept_rows("vtgan_figures9_10"))
+    assert all(registry.own_rows(entry, name) for entry in ENTRIES for name in entry.kept), "a figure without rows"
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_what_is_kept_is_size_kept_row_for_row(name: str) -> None:
+    files = {file for entry in ENTRIES if entry.experiment == name for file in entry.kept}
+    rows = [row for file in files for row in registry.kept_rows(file)]
+    try:
+        wanted = [job.identity for job in experiment.load(name).sized("kept", {})]
+    except UnavailableError:
+        pytest.skip("needs the data sets")
+    unknown = [row for row in rows if not any(identity.items() <= row.items() for identity in wanted)]
+    lacking = [identity for identity in wanted if not any(identity.items() <= row.items() for row in rows)]
+    assert not unknown and not lacking
 
 
 def test_the_page_is_written(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import secrets
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -17,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from silosynth.commands.session import Debug, Json, Quiet, Session, add_command, session
-from silosynth.core.errors import ConfigError, DataError, StorageError, nearest
+from silosynth.core.errors import ConfigError, ReproductionError, SilosynthError, StorageError, nearest
 from silosynth.papers import published
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ PaperName = Annotated[
 EntryName = Annotated[str, typer.Argument(metavar="NAME", help="Paper and number: silofuse/table-3.")]
 CheckedName = Annotated[str | None, typer.Argument(metavar="NAME", help="Paper and number; all if not given.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to compute.")]
-Draw = Annotated[int, typer.Option("--draw", min=0, help="Which rows are drawn: another number, others.")]
+Draw = Annotated[
+    int | None, typer.Option("--draw", min=0, help="The same rows for the same number. At random if not given.")
+]
 Longest = Annotated[float, typer.Option("--longest", min=0, help="Leave out rows that took more seconds than this.")]
 PageFile = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
 COMMON: Mapping[str, Any] = {  # options of every run
@@ -107,7 +111,8 @@ def list_entries(ui: Session, paper: PaperName = None) -> None:
 
     found = [registry.facts(one) for one in registry.entries(paper)]
     rows = [
-        (one["name"], one["shows"], one["published_sizes"], _kept(one), one["state"], one["seconds"]) for one in found
+        (one["name"], one["shows"], one["published_sizes"], _kept(one["name"]), one["state"], one["seconds"])
+        for one in found
     ]
     heads = ("name", "what it shows", "published", "kept", "state", "kept took, s")
     ui.table("Published tables and figures", heads, rows)
@@ -116,11 +121,12 @@ def list_entries(ui: Session, paper: PaperName = None) -> None:
     ui.facts |= {"entries": found, "counts": counts}
 
 
-def _kept(known: Mapping[str, Any]) -> str:
+def _kept(name: str) -> str:
     from silosynth.papers import registry
 
-    names = [Path(one["page"]).stem for one in known["kept"]]
-    return "; ".join(f"{name}: {registry.kept_sizes(name, brief=True) or 'the page only'}" for name in names)
+    entry = registry.find(name)
+    told = {file: registry.sizes(registry.own_rows(entry, file), brief=True) for file in entry.kept}
+    return "; ".join(f"{file}: {sizes or 'the page only'}" for file, sizes in told.items())
 
 
 def show(ui: Session, name: EntryName) -> None:
@@ -150,45 +156,60 @@ def show(ui: Session, name: EntryName) -> None:
 
 
 def check(
-    ui: Session, name: CheckedName = None, count: Count = 3, draw: Draw = 0, longest: Longest = 600.0
+    ui: Session, name: CheckedName = None, count: Count = 3, draw: Draw = None, longest: Longest = 600.0
 ) -> None:  # fmt: skip
     """Compute kept rows again, drawn at random, and say whether they come out as they are kept.
 
-    A row has its own seed again, so that it comes out the same, or, on other machines and by other versions, in the
-    interval that the setting's other seeds make likely.
+    Each has its own seed again: it comes out the same or, on another machine or by another version, about as seeds do.
     """
     from silosynth.papers import check as kept, experiment, registry
 
     entries = registry.entries() if name is None else [registry.find(name)]
+    draw = secrets.randbelow(10_000) if draw is None else draw
     chosen, among, longer = kept.draw(entries, count, draw, longest)
     left = f"; {longer} more took longer than {longest:g} s (--longest)" if longer else ""
-    ui.note(f"{len(chosen)} of {among} kept rows{left}. They took {sum(one.took for one in chosen):.0f} s.")
-    found, outside = [], 0
+    ui.note(f"{len(chosen)} of {among} kept rows (--draw {draw}){left}. They took {sum(r.took for r in chosen):.0f} s.")
+    ui.on_interrupt = f"The same command with --draw {draw} starts again."
+    rows: list[dict[str, Any]] = []
+    bad: list[str] = []
+    ui.beside_errors |= {"draw": draw, "rows": rows, "among": among, "longer": longer}
     for number, one in enumerate(chosen):
+        rows.append({"entry": one.entry.name, "row": one.job.title})
         with ui.progress(f"{number + 1}/{len(chosen)}") as progress:
-            ((again, _),) = experiment.compute(one.experiment, [one.job], progress)
+            try:
+                ((again, _),) = experiment.compute(one.experiment, [one.job], progress)
+            except SilosynthError as error:
+                rows[-1]["failed"] = str(error)
+                ui.show(f"{one.entry.name}: {one.job.title}\n  not computed: {error}")
+                continue
         compared = kept.compare(one, again)
-        outside += sum(figure.verdict == "outside" for figure in compared)
-        found.append({"entry": one.entry.name, "row": one.job.title, "figures": compared, "again": again})
-        _tell(ui, one.entry.name, one.job.title, compared)
-    ui.facts |= {"rows": found, "among": among, "longer": longer}
-    if outside:
-        rule = "Rows come out as they are kept, or in the interval of their setting"
-        raise DataError(
-            rule, f"{outside} figures lie outside", "See above; by which version they are is on their page."
-        )
+        rows[-1] |= {"figures": [{**asdict(each), "verdict": each.verdict} for each in compared], "again": again}
+        bad += [f"{one.entry.name}: {each}" for each in compared if each.verdict in kept.BAD]
+        _tell(ui, f"{one.entry.name}: {one.job.title}", compared)
+    ui.facts |= ui.beside_errors
+    _judge(bad, [f"{row['entry']}: {row['failed']}" for row in rows if "failed" in row], len(rows))
 
 
-def _tell(ui: Session, name: str, title: str, compared: Sequence[ComputedAgain]) -> None:
+def _tell(ui: Session, row: str, figures: Sequence[ComputedAgain]) -> None:
     """How many figures of a row are the same, and those that are not."""
-    from silosynth.papers.results import short
-
-    same = sum(figure.verdict == "same" for figure in compared)
-    ui.show(f"{name}: {title}\n  {same} of {len(compared)} figures are the same")
-    for one in compared:
+    same = sum(figure.verdict == "same" for figure in figures)
+    ui.show(f"{row}\n  {same} of {len(figures)} figures are the same")
+    for one in figures:
         if one.verdict != "same":
-            span = "" if one.interval is None else f", interval {short(one.interval[0])} to {short(one.interval[1])}"
-            ui.show(f"  {one.verdict:<8} {one.figure}: {short(one.again)}, kept {short(one.kept)}{span}")
+            ui.show(f"  {one.verdict:<8} {one}")
+
+
+def _judge(bad: Sequence[str], failed: Sequence[str], count: int) -> None:
+    """Say which figures do not come out again, and which rows failed.
+
+    Raises:
+        ReproductionError: there are any.
+    """
+    if bad or failed:
+        first = "; ".join([*bad, *failed][:5]) + ("; …" if len(bad) + len(failed) > 5 else "")
+        told = f"{len(bad)} figures do not; {len(failed)} of {count} rows could not be computed: {first}"
+        remedy = "By which version rows are is on their page; `silosynth papers run … --size kept --again` renews them."
+        raise ReproductionError("Rows come out as they are kept, or about as their seeds do", told, remedy)
 
 
 def page(ui: Session, out: PageFile) -> None:

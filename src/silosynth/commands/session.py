@@ -2,7 +2,7 @@
 
 Results go to stdout, everything else to stderr. With ``--json`` stdout carries one JSON value and nothing else, also
 when the command fails. Exit codes: 0 done · 1 internal error · 2 wrong data, option or file content · 3 protocol ·
-4 files and disks · 5 an optional dependency is missing · 130 interrupted.
+4 files and disks · 5 an optional dependency is missing · 6 kept results do not come out again · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Session:
     """What to show after Ctrl-C: how to continue."""
     facts: dict[str, Any] = field(default_factory=dict)
     """The JSON value."""
+    beside_errors: dict[str, Any] = field(default_factory=dict)
+    """What the JSON value has beside an error: what was found until then."""
 
     @property
     def chatty(self) -> bool:
@@ -101,7 +103,8 @@ class Session:
         head = text.removesuffix(f". {error.remedy}") if error.remedy else text
         block = [f"error: {head}", *(f"       {line}" for line in error.remedy.splitlines())]
         print("\n".join(block), file=sys.stderr)
-        self.facts = {"error": {"kind": kind, "rule": error.rule, "message": text, "remedy": error.remedy}}
+        told = {"kind": kind, "rule": error.rule, "message": text, "remedy": error.remedy}
+        self.facts = {"error": told, **self.beside_errors}
         self.facts["error"]["exit_code"] = error.exit_code
 
     def close(self) -> None:
@@ -221,7 +224,8 @@ def session(as_json: bool, quiet: bool, debug: bool) -> Iterator[Session]:
             yield current
     except KeyboardInterrupt:
         print(f"\nInterrupted. {current.on_interrupt}".rstrip(), file=sys.stderr)
-        current.facts = {"error": {"kind": "Interrupted", "remedy": current.on_interrupt, "exit_code": INTERRUPTED}}
+        told = {"kind": "Interrupted", "remedy": current.on_interrupt, "exit_code": INTERRUPTED}
+        current.facts = {"error": told, **current.beside_errors}
         current.close()
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:

@@ -111,6 +111,12 @@ class CheckpointError(StorageError):
     """A checkpoint is unreadable or belongs to another experiment."""
 
 
+class ReproductionError(SilosynthError):
+    """Results that are kept do not come out again."""
+
+    exit_code = 6
+
+
 class UnavailableError(SilosynthError):
     """Something optional is absent: a public data set while offline, or an extra that is not installed."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from silosynth.algorithms.central.options import PRESETS
 from silosynth.evaluation import evaluate
 from silosynth.papers import results, tables
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Seed, Tell, check_known, train
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Seed, Tell, check_known, named, train
 from silosynth.simulation.federation import simulate
 
 FIGURES = {
@@ -66,4 +66,5 @@ EXPERIMENT = PaperExperiment(
     "central", "Central baselines", "Errors in %; the floor is what two real samples differ by.", jobs, measure,
     results.plain, small={"tables": ("loan",), "algorithms": ("ctgan", "tvae")}, kept=({},),
     example="--table loan --algorithm ctabgan --preset balanced",
+    figures=named("shape %", "trend %", "logistic two-sample", "XGB two-sample", "AUC"),
 )  # fmt: skip

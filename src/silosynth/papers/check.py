@@ -1,11 +1,11 @@
 """Kept rows, computed again and compared with what is kept.
 
 A row is computed with its own seed: by a version and on a machine that give the same numbers it comes out the same.
-Elsewhere it is another draw, and each of its figures should lie in a prediction interval for one more value, from the
-mean and the standard deviation of the setting's kept seeds (Student's t). The intervals of a row's figures hold all at
-once for 99 of 100 rows (Bonferroni). Where a setting has one seed, there is no interval.
-
-What a row cost (seconds, bytes) is not compared, nor are figures along its training.
+Elsewhere it is another draw, and each of its figures should lie in an interval for one more value: as far from the mean
+of the setting's seeds as Student's t allows, with the larger of two standard deviations: of the setting's own seeds,
+and of all settings of the experiment, pooled, whose degrees of freedom t has. The intervals of a row's figures are made
+for 99 of 100 rows to have all in theirs (Bonferroni); where seeds move some settings much more than others, it is more
+or fewer. A figure that no seed moves has to be the same, and so has a whole number where no setting has several seeds.
 """
 
 from __future__ import annotations
@@ -22,45 +22,52 @@ from silosynth.core.errors import UnavailableError
 from silosynth.papers import registry
 from silosynth.papers.experiment import PaperExperiment, Row, load
 from silosynth.papers.published import Published
-from silosynth.papers.results import STAMP
 
 MISSES = 0.01  # of rows that are as good as those kept, the share with a figure outside
 SAME = 1e-6  # relative
-COSTS = (
-    "seconds", "side by side", "fit s", "sample s", "took", "processor seconds", "bytes", "memory", "load", "processes",
-    "timed", "seconds a step", "hours",
-)  # fmt: skip
-NOT_COMPARED = (*STAMP, *COSTS, "version", "paper", "published", "curve", "spread", "low", "high", "scores")
+BAD = ("outside", "missing")
+
+Seeds = Mapping[str, Sequence[Row]]  # setting -> its kept rows
 
 
 @dataclass(frozen=True)
 class KeptRow:
-    """A row of the results in the repository, the job that computes it, and the setting's rows of all seeds."""
+    """A row of the results in the repository, the job that computes it, and all kept rows of the experiment."""
 
     entry: Published
     experiment: PaperExperiment
     job: Any
     row: Row
-    seeds: Sequence[Row]
+    settings: Seeds
 
     @property
     def took(self) -> float:
-        """Seconds; infinity where it is not known."""
-        return registry.taken(self.row, math.inf)
+        """Seconds; 0 where it is not known."""
+        return registry.taken(self.row, 0.0)
+
+    @property
+    def seeds(self) -> Sequence[Row]:
+        """The kept rows of its setting."""
+        return self.settings[setting(self.job)]
 
 
 @dataclass(frozen=True)
 class ComputedAgain:
-    """A figure of a row: as it is kept, as it came out again, and the setting's interval (None with one seed)."""
+    """A figure of a row: as it is kept, as it came out again (None: it did not), and where it may lie.
+
+    The interval is None where nothing tells how much seeds change.
+    """
 
     figure: str
     kept: float
-    again: float
+    again: float | None
     interval: tuple[float, float] | None
 
     @property
     def verdict(self) -> str:
-        """One of "same", "within", "outside", and "one seed" where a difference cannot be judged."""
+        """One of "same", "within", "outside", "missing", and "one seed" where a difference cannot be judged."""
+        if self.again is None or math.isnan(self.again):
+            return "missing"
         if math.isclose(self.again, self.kept, rel_tol=SAME, abs_tol=SAME):
             return "same"
         if self.interval is None:
@@ -68,27 +75,45 @@ class ComputedAgain:
         low, high = self.interval
         return "within" if low <= self.again <= high else "outside"
 
+    def __str__(self) -> str:
+        span = "" if self.interval is None else ", {:.3g} to {:.3g}".format(*self.interval)
+        return f"{self.figure} {'' if self.again is None else f'{self.again:.3g} '}(kept {self.kept:.3g}{span})"
+
 
 def kept(entry: Published) -> list[KeptRow]:
-    """An entry's kept rows that have a figure to compare; none where the results are not on this machine."""
+    """An entry's kept rows that have a figure to compare; none where results, or what its jobs are of, are not here."""
     rows = [row for name in entry.kept for row in registry.kept_rows(name)]
     if not rows or entry.experiment is None:
         return []
     experiment = load(entry.experiment)
-    jobs = experiment.sized("kept", entry.given)
-    found = [(job, row) for job in jobs for row in rows if job.identity.items() <= row.items()]
+    try:
+        every = [(job, row) for job in experiment.sized("kept", {}) for row in rows if _of(job).items() <= row.items()]
+        own = {str(_of(job)) for job in experiment.sized("kept", entry.given)}
+    except UnavailableError:
+        return []
     settings: dict[str, list[Row]] = {}
-    for job, row in found:
-        settings.setdefault(_setting(job), []).append(row)
+    for job, row in every:
+        settings.setdefault(setting(job), []).append(row)
     return [
-        KeptRow(entry, experiment, job, row, settings[_setting(job)])
-        for job, row in found
-        if figures(row, job.identity)
+        KeptRow(entry, experiment, job, row, settings)
+        for job, row in every
+        if str(_of(job)) in own and figures(experiment, row)
     ]
 
 
-def _setting(job: Any) -> str:
-    return str({key: value for key, value in job.identity.items() if key != "seed"})
+def _of(job: Any) -> Row:
+    """What identifies a row, of whatever version."""
+    return {key: value for key, value in job.identity.items() if key != "version"}
+
+
+def setting(job: Any) -> str:
+    """What rows of several seeds share."""
+    return str({key: value for key, value in _of(job).items() if key != "seed"})
+
+
+def figures(experiment: PaperExperiment, row: Row) -> dict[str, float]:
+    """Those that the row has, of those that the experiment's are compared by."""
+    return {name: value for name, value in experiment.figures(row).items() if value is not None}
 
 
 def draw(entries: Sequence[Published], count: int, seed: int, longest: float) -> tuple[list[KeptRow], int, int]:
@@ -99,61 +124,53 @@ def draw(entries: Sequence[Published], count: int, seed: int, longest: float) ->
     Raises:
         UnavailableError: there is no such row here.
     """
-    rows = {(one.experiment.name, str(one.job.identity)): one for entry in entries for one in kept(entry)}
+    rows = {(one.experiment.name, str(_of(one.job))): one for entry in entries for one in kept(entry)}
     short = [one for one in rows.values() if one.took <= longest]
-    if not short:
+    if not rows:
         raise UnavailableError(
-            "There are no kept rows of at most so many seconds", f"{longest:g}; {len(rows)} rows in all",
-            "Kept rows are in a clone of the repository; --longest takes more of them.",
+            "There are no kept rows to compute here", "none of these figures",
+            "They are in a clone of the repository; some need data sets to be named.",
         )  # fmt: skip
+    if not short:
+        fastest = min(one.took for one in rows.values())
+        rule = "No kept row took so little"
+        raise UnavailableError(rule, f"{longest:g} s", f"The fastest took {fastest:.0f} s: --longest {fastest + 1:.0f}")
     chosen = np.random.default_rng(seed).permutation(len(short))[:count]
     return [short[place] for place in chosen], len(short), len(rows) - len(short)
 
 
 def compare(one: KeptRow, again: Row) -> list[ComputedAgain]:
-    """All figures that both have."""
-    identity = one.job.identity
-    before, after = figures(one.row, identity), figures(again, identity)
-    names = [name for name in before if name in after]
-    others = [figures(row, identity) for row in one.seeds]
+    """All figures of the kept row."""
+    before, after = figures(one.experiment, one.row), figures(one.experiment, again)
+    own = [figures(one.experiment, row) for row in one.seeds]
+    every = [[figures(one.experiment, row) for row in rows] for rows in one.settings.values()]
+    pooled = {name: _pooled([_values(rows, name) for rows in every]) for name in before}
+    varied = sum(deviation > 0 for deviation, _ in pooled.values())
     return [
-        ComputedAgain(
-            name, before[name], after[name], interval([row[name] for row in others if name in row], len(names))
-        )
-        for name in names
+        ComputedAgain(name, value, after.get(name), _interval(value, _values(own, name), *pooled[name], varied))
+        for name, value in before.items()
     ]
 
 
-def interval(values: Sequence[float], figures: int) -> tuple[float, float] | None:
-    """In which one more value lies, for all of so many figures at once; None for a single value."""
-    n = len(values)
-    if n < 2:
-        return None
-    half = stats.t.ppf(1 - MISSES / (2 * figures), n - 1) * np.std(values, ddof=1) * math.sqrt(1 + 1 / n)
-    mean = float(np.mean(values))
-    return mean - float(half), mean + float(half)
+def _values(rows: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    return [row[name] for row in rows if name in row]
 
 
-def figures(row: Row, identity: Row) -> dict[str, float]:
-    """What is compared: a row's numbers, or where it has none outside of lists and mappings, those in them."""
-    own = {key: value for key, value in row.items() if key not in identity and key not in NOT_COMPARED}
-    return _numbers(own) or dict(pair for key, value in own.items() for pair in _nested(key, value))
+def _pooled(settings: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation within settings, and its degrees of freedom: 0 where all have one seed."""
+    several = [values for values in settings if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in several)
+    squares = math.fsum((len(values) - 1) * float(np.var(values, ddof=1)) for values in several)
+    return (math.sqrt(squares / degrees) if degrees else 0.0), degrees
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        key: float(value)
-        for key, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
-def _nested(name: str, value: Any) -> list[tuple[str, float]]:
-    """The numbers in lists and mappings, named by where they are."""
-    if isinstance(value, Mapping):
-        items = [(key, part) for key, part in value.items() if key not in NOT_COMPARED]
-    elif isinstance(value, list):
-        items = list(enumerate(value))
-    else:
-        return list(_numbers({name: value}).items())
-    return [pair for key, part in items for pair in _nested(f"{name} {key}", part)]
+def _interval(
+    value: float, own: Sequence[float], pooled: float, degrees: int, figures: int
+) -> tuple[float, float] | None:
+    """Where one more value lies, for all of so many figures at once."""
+    if not degrees:
+        return (value, value) if isinstance(value, int) else None
+    deviation = max(pooled, float(np.std(own, ddof=1)) if len(own) > 1 else 0.0)
+    t = float(stats.t.ppf(1 - MISSES / (2 * max(1, figures)), degrees))
+    half, mean = t * deviation * math.sqrt(1 + 1 / len(own)), float(np.mean(own))
+    return mean - half, mean + half

@@ -37,7 +37,7 @@ from silosynth.evaluation.gan_papers import wasserstein
 from silosynth.papers import drawings
 from silosynth.papers.drawings import Panel
 from silosynth.papers.experiment import Row
-from silosynth.papers.results import average, table
+from silosynth.papers.results import average, spread, table
 from silosynth.runtime.driver import drive
 from silosynth.runtime.ledger import Ledger
 from silosynth.runtime.link import Link, Received, resolve_device
@@ -56,11 +56,11 @@ SIZES = ("silos", "gan", "rate", "rows", "epochs", "version")
 
 
 def mean_curves(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Table -> setting -> looks, each the mean over the rows that have it."""
+    """Table (with its rows, if sizes differ) -> setting -> looks: means over the rows that have it, and deviations."""
     curves: dict[str, dict[str, list[list[Row]]]] = {}
     for row in rows:
         if row.get("curve"):
-            curves.setdefault(row["table"], {}).setdefault(_name(row, rows), []).append(row["curve"])
+            curves.setdefault(_place(row, rows), {}).setdefault(_name(row, rows), []).append(row["curve"])
     return {
         table: {name: [_mean(looks) for looks in zip(*own, strict=False)] for name, own in settings.items()}
         for table, settings in curves.items()
@@ -76,7 +76,7 @@ def at_equal_time(rows: Sequence[Row], until: str) -> list[list[str]]:
         end = ends.get(_run(row))
         if end is not None and row.get("curve"):
             read = {f"{clock} {k}": v for clock in CLOCKS for k, v in _until(row, clock, end[clock], figures).items()}
-            reads.setdefault((row["table"], _name(row, rows)), []).append(read)
+            reads.setdefault((_place(row, rows), _name(row, rows)), []).append(read)
     keys = [f"{clock} {figure}" for clock in CLOCKS for figure in figures]
     return [[*where, *(_shown(average([read[key] for read in own])) for key in keys)] for where, own in reads.items()]
 
@@ -130,7 +130,8 @@ def figure(curves: dict[str, dict[str, list[Row]]]) -> Figure:
         [
             Panel(
                 "" if i else f"{name}: {FIGURES[key]}", unit,
-                {setting: [(look[axis], look[key], 0.0) for look in looks if look.get(key) is not None]
+                {setting: [(look[axis], look[key], look["spread"].get(key) or 0.0) for look in looks
+                           if look.get(key) is not None]
                  for setting, looks in settings.items()},
             )
             for i, (axis, unit) in enumerate(AXES.items())
@@ -146,9 +147,16 @@ def _run(row: Row) -> tuple[Any, ...]:
     return tuple((key, row.get(key)) for key in ("table", "seed", *SIZES) if key not in ("gan", "rate"))
 
 
+def _place(row: Row, rows: Sequence[Row]) -> str:
+    """The table, with the number of its rows where that is not the same in all."""
+    alike = len({other.get("rows") for other in rows}) == 1
+    return str(row["table"]) if alike else f"{row['table']}, {row['rows']} rows"
+
+
 def _name(row: Row, rows: Sequence[Row]) -> str:
-    """The setting, with the sizes that tell rows of it apart."""
-    sizes = [key for key in SIZES if len({other.get(key) for other in rows}) > 1]
+    """The setting, with the sizes that tell rows of it apart, but for the number of rows."""
+    own = [other for other in rows if _place(other, rows) == _place(row, rows)]
+    sizes = [key for key in SIZES if len({other.get(key) for other in own}) > 1]
     said = [key for key in sizes if row.get(key) not in (None, "")]
     named = (f"rate {row[key]}" if key == "rate" else f"{row[key]} {key}" for key in said)
     return ", ".join([str(row["setting"]), *named])
@@ -160,7 +168,8 @@ def _until(row: Row, clock: str, end: float, keys: Sequence[str]) -> Row:
 
 
 def _mean(looks: Sequence[Row]) -> Row:
-    return {key: average([look.get(key) for look in looks]) for key in looks[0]}
+    values = {key: [look.get(key) for look in looks] for key in looks[0]}
+    return {**{key: average(own) for key, own in values.items()}, "spread": {k: spread(v) for k, v in values.items()}}
 
 
 def _shown(value: float | None) -> str:

@@ -63,8 +63,13 @@ class PaperJob:
     @property
     def title(self) -> str:
         """What progress calls it."""
-        values = [str(getattr(self, f.name)) for f in fields(self) if f.name not in ("seed", *self.unidentified)]
-        return " · ".join([*values, *([f"seed {seed}"] if (seed := getattr(self, "seed", None)) is not None else [])])
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.unidentified}
+        seed, options = (values.pop(name, None) for name in ("seed", "options"))
+        told = [
+            name if value is True else str(value) for name, value in values.items() if value not in (None, False, "")
+        ]
+        told += [f"{name} {_plainly(value)}" for name, value in options or ()]
+        return " · ".join([*told, *([] if seed is None else [f"seed {seed}"])])
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class PaperExperiment:
         forecast: (jobs) -> seconds that they will take.
         alone: whether each row needs a process of its own.
         folder: whether ``jobs`` is passed the folder of the results, for pictures and networks.
+        figures: row -> what its figures are, by which a row that is computed again is compared with the kept one.
         example: options of a command.
     """
 
@@ -105,6 +111,7 @@ class PaperExperiment:
     alone: bool = False
     folder: bool = False
     example: str = ""
+    figures: Callable[[Row], Mapping[str, float | None]] = lambda row: {}
 
     def sized(self, size: Size, given: Mapping[str, Any]) -> list[Any]:
         """All rows of a size, with arguments that are ``given``; of size "kept" those of its rows that have these.
@@ -117,17 +124,29 @@ class PaperExperiment:
         if not arguments or arguments[0] is None:
             others = " or ".join(name for name, own in known.items() if own and own[0] is not None)
             raise ConfigError(f"{self.title}: there is no size of that name", size, f"Take --size {others}.")
-        named = _by_identity(job for one in arguments for job in self.jobs(**{**one, **given}))  # type: ignore[dict-item]
-        if size != "kept":
-            return list(named.values())
+        if size == "kept":
+            return self._kept(given)
+        return list(_by_identity(job for one in arguments for job in self.jobs(**{**one, **given})).values())  # type: ignore[dict-item]
+
+    def _kept(self, given: Mapping[str, Any]) -> list[Any]:
+        """The kept rows that come of these arguments."""
         folder = {name: value for name, value in given.items() if name == "folder"}
         every = _by_identity(job for one in self.kept for job in self.jobs(**{**one, **folder}))
-        if not every.keys() & named.keys():
-            told = ", ".join(f"{name} {value}" for name, value in given.items() if name not in folder)
-            raise ConfigError(
-                f"{self.title}: nothing is kept of that", told, "Sizes small and published take anything."
-            )
-        return [job for identity, job in named.items() if identity in every]
+        found: list[Any] = []
+        refused: list[ConfigError] = []
+        for one in self.kept:
+            try:
+                found += self.jobs(**{**one, **given})
+            except ConfigError as error:  # of arguments that are for others
+                refused.append(error)
+        if len(refused) == len(self.kept):
+            raise refused[0]
+        chosen = [job for identity, job in _by_identity(found).items() if identity in every]
+        if not chosen:
+            told = "; ".join(f"{name} {_plainly(value)}" for name, value in given.items() if name not in folder)
+            remedy = "Sizes small and published take anything."
+            raise ConfigError(f"{self.title}: nothing is kept of that", told, remedy)
+        return chosen
 
     def brief(self, row: Row) -> str:
         """A row in one line, its numbers with their heads."""
@@ -137,6 +156,15 @@ class PaperExperiment:
         named = (f"{head} {cell}" if cell[0].isdigit() or cell[0] == "-" else cell
                  for head, cell in zip(heads, cells, strict=True) if cell)  # fmt: skip
         return " · ".join(named)
+
+
+def _plainly(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def named(*names: str) -> Callable[[Row], Mapping[str, float | None]]:
+    """A row's values of these names, for `PaperExperiment.figures`."""
+    return lambda row: {name: row.get(name) for name in names}
 
 
 def _by_identity(jobs: Iterable[Any]) -> dict[str, Any]:

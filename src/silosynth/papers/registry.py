@@ -63,7 +63,9 @@ def facts(entry: Published) -> dict[str, Any]:
     return {
         "name": entry.name, "paper": PAPERS[entry.paper], "number": entry.title, "shows": entry.shows,
         "state": entry.state, "published_sizes": entry.sizes, "command": entry.command,
-        "kept": [{"page": f"benchmarks/results/{name}.md", "sizes": kept_sizes(name)} for name in entry.kept],
+        "kept": [
+            {"page": f"benchmarks/results/{name}.md", "sizes": sizes(own_rows(entry, name))} for name in entry.kept
+        ],
         "seconds": kept_seconds(entry), "deviates": entry.deviates, "missing": entry.missing,
         "hours": entry.hours,
     }  # fmt: skip
@@ -77,7 +79,7 @@ def kept_rows(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
 
 def kept_seconds(entry: Published) -> float | None:
     """Seconds that the kept rows took: of a processor where rows have these, else of their trainings."""
-    rows = [row for name in entry.kept for row in kept_rows(name)]
+    rows = [row for name in entry.kept for row in own_rows(entry, name)]
     total = math.fsum(taken(row, math.nan) for row in rows)
     return None if not rows or math.isnan(total) else round(total)
 
@@ -87,12 +89,22 @@ def taken(row: Mapping[str, Any], unknown: float) -> float:
     return float(next((row[key] for key in TAKEN if row.get(key) is not None), unknown))
 
 
-def kept_sizes(name: str, folder: Path | None = None, brief: bool = False) -> str | None:
-    """At which sizes a file of results was computed, by its rows; None where these are not here.
+def own_rows(entry: Published, name: str) -> list[dict[str, Any]]:
+    """Those rows of a file of results that belong to the entry."""
+    rows = kept_rows(name)
+    if not rows or not entry.given or entry.experiment is None:
+        return rows
+    from silosynth.papers.experiment import load
+
+    wanted = [job.identity for job in load(entry.experiment).sized("kept", entry.given)]
+    return [row for row in rows if any(identity.items() <= row.items() for identity in wanted)]
+
+
+def sizes(rows: Sequence[Mapping[str, Any]], brief: bool = False) -> str | None:
+    """At which sizes rows were computed; None where there are none.
 
     If it is to be ``brief``, of more than two names it says how many, of more than two numbers from which to which.
     """
-    rows = kept_rows(name, folder)
     if not rows:
         return None
     parts = (_size(rows, key, *names, brief) for key, names in SIZES.items())
@@ -102,7 +114,8 @@ def kept_sizes(name: str, folder: Path | None = None, brief: bool = False) -> st
 def _size(rows: Sequence[Mapping[str, Any]], key: str, one: str, several: str, brief: bool) -> str:
     """The different values of a size."""
     values = sorted({row[key] for row in rows if row.get(key) is not None})
-    shown = [f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value) for value in values]
+    apart = "," if brief else " "  # lines of `silosynth papers list` break at spaces
+    shown = [f"{value:,}".replace(",", apart) if isinstance(value, int) else str(value) for value in values]
     if brief and len(shown) > 2:
         return f"{several} {shown[0]} to {shown[-1]}" if isinstance(values[0], int) else f"{len(shown)} {several}"
     return f"{one if len(shown) == 1 else several} {_listed(shown)}" if shown else ""
@@ -179,15 +192,16 @@ def _readings(paper: str) -> Iterator[str]:
 
 def _paragraph(entry: Published) -> str:
     """All that is known of an entry."""
-    sizes = "Tables" if entry.paper == "beside" else "Published"
-    lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- {sizes}: {entry.sizes}."]
+    head = "Tables" if entry.paper == "beside" else "Published"
+    lines = [f"**{entry.title}** (`{entry.name}`). {entry.shows}", f"- {head}: {entry.sizes}."]
     if entry.command:
         lines.append(f"- Command: `{entry.command}`")
     if entry.hours and not entry.kept:
         lines.append(f"- Nothing is kept. {_published(entry)}")
     for name in entry.kept:
-        sizes = kept_sizes(name) or "the page only, without its rows"
-        lines.append(f"- Kept: [{name}]({_link(name)}), {sizes}{_took(name)}.")
+        rows = own_rows(entry, name)
+        told = sizes(rows) or "the page only, without its rows"
+        lines.append(f"- Kept: [{name}]({_link(name)}), {told}{_took(rows)}.")
     if entry.deviates:
         lines.append(f"- Deviates: {entry.deviates}")
     if entry.hours and entry.kept:
@@ -199,9 +213,9 @@ def _published(entry: Published) -> str:
     return f"The published size takes {entry.hours}: `{entry.command} --size published`."
 
 
-def _took(name: str) -> str:
-    """How long a file's rows took, where all of them say so."""
-    seconds = math.fsum(taken(row, math.nan) for row in kept_rows(name))
+def _took(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How long rows took, where all of them say so."""
+    seconds = math.fsum(taken(row, math.nan) for row in rows)
     return "" if math.isnan(seconds) or seconds < 1 else f"; they took {duration(seconds)}"
 
 

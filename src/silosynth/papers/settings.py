@@ -322,5 +322,5 @@ def comparison(
     """An experiment that compares settings."""
     return PaperExperiment(
         name, title, legend, jobs, partial(measure, also=also), sections, means, small or {}, kept, published, line,
-        pictures, forecast, example="--table adult --rows 5000 --epochs 50",
+        pictures, forecast, example="--table adult --rows 5000 --epochs 50", figures=experiment.named(*FIGURES, ATTACK),
     )  # fmt: skip

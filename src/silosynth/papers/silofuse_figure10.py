@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Annotated
 
 from silosynth.papers import drawings, results, tables
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Tell, check_known, check_positive, train
+from silosynth.papers.experiment import (
+    Ask,
+    PaperExperiment,
+    PaperJob,
+    Row,
+    Tell,
+    check_known,
+    check_positive,
+    named,
+    train,
+)
 
 TABLES = ("abalone", "intrusion_nsl_kdd_20pct")
 METHODS = ("silofuse", "e2edistr")
@@ -74,4 +84,5 @@ EXPERIMENT = PaperExperiment(
     kept=({"iterations": (50, 500, 2000)},),
     published={"iterations": (50_000, 500_000, 5_000_000)},
     pictures=pictures, example="--table abalone --iterations 200",
+    figures=named("messages", "bytes"),
 )  # fmt: skip

@@ -62,4 +62,5 @@ EXPERIMENT = PaperExperiment(
     "inversion", "What SiloFuse's coordinator infers from latents when it knows some rows",
     "Categorical columns: share of rows guessed right; blind: by the most frequent level. Numbers: R² of the guess.",
     jobs, measure, sections, small={"known": (20,)}, kept=({},), example="--known 20 --known 200",
+    figures=lambda row: {name: value for name, value in row.items() if name == "blind" or name.endswith("rows known")},
 )  # fmt: skip

@@ -107,4 +107,5 @@ EXPERIMENT = PaperExperiment(
         {"preset": "fast", "rows": 3000, "latents": (1,), "repeats": 3},
         {"preset": "fast", "rows": 3000, "latents": (2,), "repeats": 3, "tables": ("airline_satisfaction",)},
     ),
+    figures=experiment.named(*FIGURES.values()),
 )  # fmt: skip

@@ -15,7 +15,7 @@ import pandas as pd
 
 from silosynth.data import datasets
 from silosynth.papers import results, tables
-from silosynth.papers.experiment import PaperExperiment, PaperJob, Row, Section, Tell, check_known
+from silosynth.papers.experiment import PaperExperiment, PaperJob, Row, Section, Tell, check_known, named
 from silosynth.papers.silofuse_tables3_4 import TABLES, TableNames
 
 FIGURES = ("rows", "categorical", "numeric", "before", "after", "increase")
@@ -66,4 +66,5 @@ EXPERIMENT = PaperExperiment(
     "widths", "Rows and columns of the nine tables (SiloFuse, table II)",
     "Before and after: columns as they are modelled, and with one for each level of the categorical ones.",
     jobs, measure, sections, kept=({},), published={}, example="--table loan",
+    figures=named(*FIGURES),
 )  # fmt: skip

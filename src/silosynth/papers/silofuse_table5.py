@@ -18,7 +18,7 @@ from silosynth.evaluation.coding import code_tables
 from silosynth.evaluation.fidelity import Dealt, dependence
 from silosynth.evaluation.scores import Floats
 from silosynth.papers import drawings, experiment, results, silofuse_tables3_4
-from silosynth.papers.experiment import Ask, PaperExperiment, Repeats, Row, Section, Seed, Tell
+from silosynth.papers.experiment import Ask, PaperExperiment, Repeats, Row, Section, Seed, Tell, named
 from silosynth.papers.silofuse_tables3_4 import METHODS, READINGS, TABLES, NineTablesJob, Preset, TableNames
 
 if TYPE_CHECKING:
@@ -114,4 +114,5 @@ EXPERIMENT = PaperExperiment(
     small={"tables": ("diabetes_pima",), "preset": "fast"},
     kept=({"preset": "fast", "repeats": 3},), published={"preset": "paper", "repeats": 5},
     pictures=pictures, example="--table cardio --preset fast",
+    figures=named("mean difference", "largest difference"),
 )  # fmt: skip

@@ -107,6 +107,7 @@ EXPERIMENT = PaperExperiment(
     small={"tables": ("diabetes_pima",), "preset": "fast"},
     kept=({"tables": ("loan", "abalone", "diabetes_pima"), "preset": "fast", "repeats": 3},),
     published={"preset": "paper", "repeats": 5}, example="--table abalone --preset fast --method silofuse",
+    figures=experiment.named("privacy", "singling out", "linking", "inference"),
 )  # fmt: skip
 TABLE_7 = {"tables": ("abalone", "heloc"), "methods": ("latentdiff", "silofuse"), "steps": (2, 5, 25)}
 BY_STEPS = PaperExperiment(
@@ -116,4 +117,5 @@ BY_STEPS = PaperExperiment(
     kept=({**TABLE_7, "methods": ("latentdiff",), "preset": "fast", "repeats": 3},),
     published={**TABLE_7, "preset": "paper", "repeats": 5},
     example="--table abalone --steps 2 --steps 5 --steps 25",
+    figures=experiment.named("privacy", "singling out", "linking", "inference"),
 )  # fmt: skip

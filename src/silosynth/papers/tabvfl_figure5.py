@@ -443,4 +443,5 @@ def _span(epochs: Sequence[Mapping[str, int]]) -> str:
 EXPERIMENT = PaperExperiment(
     "latents", "What six learners make of latent vectors (TabVFL, figures 5 and 6.4, table 6.1)", LEGEND, jobs, measure,
     sections, means, kept=KEPT, published=PAPER, pictures=pictures, example="--guests 2 --guests 5 --out latents.md",
+    figures=experiment.named(*FIGURES),
 )  # fmt: skip

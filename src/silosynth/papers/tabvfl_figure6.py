@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from silosynth.core.errors import ConfigError
 from silosynth.papers import drawings, results, tabvfl_figure5
-from silosynth.papers.experiment import Ask, Options, PaperExperiment, Repeats, Row, Section, Seed
+from silosynth.papers.experiment import Ask, Options, PaperExperiment, Repeats, Row, Section, Seed, named
 from silosynth.papers.tabvfl_figure5 import EVALUATIONS, TABLES, Batch, Epochs, LatentsJob, Preset, RowCount, TableNames
 
 PROBABILITIES = (0.2, 0.35, 0.5)
@@ -200,4 +200,5 @@ EXPERIMENT = PaperExperiment(
     "failures", "F1 of latent vectors after trainings in which guests fail (TabVFL, figure 6, table III)", LEGEND, jobs,
     tabvfl_figure5.measure, sections, means, kept=KEPT, published=PAPER, line=line,
     pictures=pictures, example="--probability 0.5 --repeats 3",
+    figures=named(*tabvfl_figure5.FIGURES),
 )  # fmt: skip

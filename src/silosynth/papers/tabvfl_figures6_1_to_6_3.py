@@ -205,7 +205,8 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     lines = [
         [
             Panel(f"{table}: {what}", "epoch of fine-tuning",
-                  {method: [(point["epoch"], point[key], 0.0) for point in points] for method, points in own.items()},
+                  {method: [(point["epoch"], point[key], point["spread"][key] or 0.0) for point in points]
+                   for method, points in own.items()},
                   zero=False)
             for key, what in FIGURES.items()
         ]
@@ -225,4 +226,5 @@ EXPERIMENT = PaperExperiment(
     small={"rows": 600, "epochs": 4, "batch": 64}, kept=({"tables": ("bank_marketing",), **KEPT},),
     published={"tables": TABLES, "rows": 50_000, "repeats": 3}, line=line, pictures=pictures,
     example="--table airline_satisfaction --method tabvfl --epochs 20",
+    figures=experiment.named(*FIGURES),
 )  # fmt: skip

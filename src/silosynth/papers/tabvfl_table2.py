@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from silosynth.data import datasets
 from silosynth.papers import results
-from silosynth.papers.experiment import PaperExperiment, PaperJob, Row, Section, Tell, check_known
+from silosynth.papers.experiment import PaperExperiment, PaperJob, Row, Section, Tell, check_known, named
 from silosynth.papers.tabvfl_figure5 import TABLES, TableNames
 
 FIGURES = ("rows", "classes", "categorical", "numeric", "binary")
@@ -59,4 +59,5 @@ EXPERIMENT = PaperExperiment(
     "classes", "Rows, classes and columns of the tables (TabVFL, table II)",
     "Columns are without the label and without identifiers.", jobs, measure, sections, kept=({},), published={},
     example="--table bank_marketing",
+    figures=named(*FIGURES),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from silosynth.core.errors import ConfigError
 from silosynth.papers import results, tabvfl_figure5
-from silosynth.papers.experiment import Ask, Options, PaperExperiment, Row, Section, Seed, Tell
+from silosynth.papers.experiment import Ask, Options, PaperExperiment, Row, Section, Seed, Tell, named
 from silosynth.papers.tabvfl_figure5 import LatentsJob, Preset, RowCount, TableNames
 
 METHODS = ("ct", "lt", "tabvfl-le", "tabvfl")
@@ -100,4 +100,5 @@ EXPERIMENT = PaperExperiment(
     kept=({"tables": ("airline_satisfaction",), "rows": 6000, "epochs": 3},),
     published={"rows": 50_000, "epochs": 100}, alone=True,
     example="--table airline_satisfaction",
+    figures=named("bytes", "epochs run"),
 )  # fmt: skip

@@ -178,4 +178,5 @@ EXPERIMENT = PaperExperiment(
     pictures=pictures, small={"rows": 500, "epochs": 2, "critics": 10},
     kept=({"rows": 2000, "epochs": 3, "repeats": 3},),
     published={"rows": 10_000, "epochs": 300}, folder=True, example="--mechanism gs-wgan --rows 10000 --epochs 50",
+    figures=experiment.named("FD", "IS"),
 )  # fmt: skip

@@ -225,4 +225,5 @@ EXPERIMENT = PaperExperiment(
     "machine, at the end.",
     jobs, measure, sections, small={"rows": (40,), "shadows": 10}, kept=KEPT,
     published={"tables": TABLES}, example="--size kept --table wine_quality_white --trainings-at-once 2",
+    figures=lambda row: {f"AUC, {name}": value for name, value in row["auc"].items()},
 )  # fmt: skip

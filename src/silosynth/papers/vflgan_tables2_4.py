@@ -210,4 +210,5 @@ EXPERIMENT = PaperExperiment(
     small={"rows": 80, "epochs": 3, "shadows": 10, "epsilons": (0.0, 10.0)},
     kept=(WITHOUT, PRIVATE), published={"tables": TABLES}, line=line, forecast=forecast,
     example="--table wine_quality_white --rows 200 --shadows 50",
+    figures=lambda row: {f"AUC, {name}": found["AUC"] for name, found in row["findings"].items()},
 )  # fmt: skip

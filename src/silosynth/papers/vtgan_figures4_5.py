@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from silosynth.attacks.inference import attack
 from silosynth.attacks.listening import Ear, overhear
 from silosynth.core.conversation import Progress
 from silosynth.papers import drawings, experiment, settings, tables
-from silosynth.papers.experiment import PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
+from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Section, Seed, Tell
 from silosynth.papers.settings import BATCH, Epochs, RowCount, TableNames
 from silosynth.simulation.federation import Federation
 
@@ -49,19 +49,22 @@ class ReconstructionJob(PaperJob):
 
 
 def jobs(
-    tables: TableNames = ("loan",), rows: RowCount = 1500, epochs: Epochs = 10, repeats: Repeats = 1, seed: Seed = 0
-) -> list[ReconstructionJob]:
-    """All settings, table by table.
+    tables: TableNames = ("loan",), rows: RowCount = 1500, epochs: Epochs = 10,
+    setting: Annotated[Sequence[str], Ask("; ".join(SETTINGS), ("--setting",))] = tuple(SETTINGS),
+    repeats: Repeats = 1, seed: Seed = 0,
+) -> list[ReconstructionJob]:  # fmt: skip
+    """Every setting that is named, table by table.
 
     Raises:
-        ConfigError: a size is not positive, or there is no table.
+        ConfigError: a size is not positive, or there is no table, or no such setting.
     """
+    experiment.check_known("setting", setting, tuple(SETTINGS))
     experiment.check_positive(rows=rows, epochs=epochs, repeats=repeats, tables=len(tables))
     return [
-        ReconstructionJob(table, setting, rows, epochs, seed + repeat)
+        ReconstructionJob(table, name, rows, epochs, seed + repeat)
         for table in dict.fromkeys(tables)
         for repeat in range(repeats)
-        for setting in SETTINGS
+        for name in setting
     ]
 
 
@@ -134,4 +137,5 @@ EXPERIMENT = PaperExperiment(
     "guessing gives. Features are of the critic's bottom parts.",
     jobs, measure, sections, kept=({"tables": ("loan", "adult"), "rows": 5000, "epochs": 15},),
     published=settings.PAPER, line=line, pictures=pictures, example="--table adult --rows 5000 --epochs 50",
+    figures=lambda row: {f"{one['attacker']}, {one['attack']}": one["value"] for one in row["findings"]},
 )  # fmt: skip

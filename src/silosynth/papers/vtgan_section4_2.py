@@ -15,7 +15,19 @@ from typing import Annotated, Any
 
 from silosynth.evaluation import evaluate
 from silosynth.papers import results, tables
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats, Row, Seed, Tell, check_known, train
+from silosynth.papers.experiment import (
+    Ask,
+    PaperExperiment,
+    PaperJob,
+    Repeats,
+    Row,
+    Seed,
+    Tell,
+    check_known,
+    named,
+    train,
+)
+from silosynth.papers.settings import FIGURES
 
 TABLES = {"loan": ("personal_loan", 300), "adult": ("income", 100)}  # target, epochs that are kept
 SETTINGS: Mapping[str, dict[str, Any]] = {
@@ -93,4 +105,5 @@ EXPERIMENT = PaperExperiment(
     "Differences are to the table that was trained on; 0 is best.",
     jobs, measure, results.plain, small={"tables": ("loan",), "epochs": 3}, kept=KEPT,
     example="--table loan --rate 2e-4 --beta 0.5 --beta 0.9 --average 0",
+    figures=named("column_shape_error", "pair_trend_error", *FIGURES.values()),
 )  # fmt: skip
