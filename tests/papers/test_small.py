@@ -17,6 +17,7 @@ ONCE = {(entry.experiment, str(entry.given)): entry for entry in ENTRIES if entr
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(3600),  # minutes each; a machine may do other things as well
     pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets"),
 ]
 

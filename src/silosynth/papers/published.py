@@ -324,7 +324,7 @@ ENTRIES = (
               RECORDS_SIZES, "records", RECORDS_KEPT, AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-3", "ASSD beside rival attacks.", "100 and 200 red and white wines, and houses",
               "assd", ("vflgan_table3",),
-              "Kept for red wines; sizes kept and published train on white ones and houses too. Networks and steps "
+              "Kept for red wines; size published trains on white ones and houses too. Networks and steps "
               "are ours, which learn few rows well. The paper does not say by which features ASSD attacks, nor which "
               "columns of houses it takes: ours are all nine, where the public code of the benchmark that it names "
               "has eight, without the value, some of them averages per household."),

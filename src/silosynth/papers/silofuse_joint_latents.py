@@ -7,9 +7,9 @@ trend error of pairs of columns that lie in different silos; its floor is that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from silosynth.evaluation import evaluate
 from silosynth.papers import experiment, results, tables
@@ -98,14 +98,17 @@ def _cells(row: Row) -> list[str]:
     return [*first, *figures, f"{row['seconds']:.0f}", f"{row['bytes'] / 1e6:.1f}"]
 
 
+FEW: Mapping[str, Any] = {"preset": "fast", "rows": 3000}
 EXPERIMENT = PaperExperiment(
     "joint-latents", "Joint and independent latents",
     "Means over seeds, with standard deviations. Seconds are of a machine that does other things as well.",
     jobs, measure, sections, means,
     small={"tables": ("airline_satisfaction",), "rows": 1000, "preset": "fast", "latents": (1,)},
     kept=(
-        {"preset": "fast", "rows": 3000, "latents": (1,), "repeats": 3},
-        {"preset": "fast", "rows": 3000, "latents": (2,), "repeats": 3, "tables": ("airline_satisfaction",)},
+        {**FEW, "latents": (1,)},
+        {**FEW, "latents": (1,), "tables": ("airline_satisfaction", "adult"), "repeats": 2},
+        {**FEW, "latents": (1,), "tables": ("airline_satisfaction",), "methods": METHODS[:2], "repeats": 3},
+        {**FEW, "latents": (2,), "tables": ("airline_satisfaction",)},
     ),
     figures=experiment.named(*FIGURES.values()),
 )  # fmt: skip

@@ -26,7 +26,7 @@ from silosynth.attacks import membership, rivals
 from silosynth.attacks.generators import Catalogued
 from silosynth.core.streams import Streams
 from silosynth.evaluation.coding import Coded, code_tables
-from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Row, Section, Tell, check_known
+from silosynth.papers.experiment import Ask, Options, PaperExperiment, PaperJob, Row, Section, Tell, check_known
 from silosynth.papers.vflgan_table1 import load
 
 REFERENCE = {"wine_quality_red": 1000, "wine_quality_white": 2000, "california_housing": 10_000}
@@ -51,24 +51,25 @@ SETTING: dict[str, Any] = {
     "slopes": "orthonormal", "penalty": 10.0, "rate": 1e-3, "betas": [0.0, 0.99], "tau": 0.2, "average": 0.999,
     "select": "last", "encoders.pool_rare": False, "encoders.min_count": 1,
 }  # fmt: skip
+EARLIER = (("slopes", "critic"), ("penalty", 1.0), ("betas", (0.5, 0.9)))  # with which ASSD finds less
 EPSILON, DELTA = 10.0, 5e-4  # section 5.3.2
 MADE = 20_000  # rows of a synthetic table: what one record adds to a mean is lost in the noise of a few
 RELEASED = 5  # synthetic tables that rivals attack
 
 
-def fit(table: str, rows: int, private: bool) -> Catalogued:
+def fit(table: str, rows: int, private: bool, more: Options = ()) -> Catalogued:
     """The generator under audit."""
     task = load(table, bounds=private)  # bounds count as public
-    return Catalogued("vflgan", "paper", options_of(rows, private), task.silos, task.kinds, MADE)
+    return Catalogued("vflgan", "paper", options_of(rows, private, more), task.silos, task.kinds, MADE)
 
 
-def options_of(rows: int, private: bool) -> dict[str, Any]:
-    """All that its training has beside the preset."""
+def options_of(rows: int, private: bool, more: Options = ()) -> dict[str, Any]:
+    """All that its training has beside the preset, ``more`` over what it has here."""
     steps = PRIVATE_STEPS if private else STEPS
     options = SETTING | {"epochs": -(-steps // (rows // SETTING["batch"]))}
     if private:
         options |= {"dp": {"epsilon": EPSILON, "delta": DELTA}, "numbers": "quantile", "average": 0.9}
-    return options
+    return options | {name: list(value) if isinstance(value, tuple) else value for name, value in more}
 
 
 def records(table: str, rows: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -91,6 +92,7 @@ class ASSDJob(PaperJob):
     part: str
     record: str
     shadows: int
+    options: Options = ()
     folder: Path | None = None
     together: int = 25
     trainings_at_once: int = 1
@@ -98,8 +100,8 @@ class ASSDJob(PaperJob):
     @property
     def identity(self) -> Row:
         """With the settings of the trainings: rows of earlier ones are others."""
-        private = self.part == "private"
-        return {**super().identity, "options": options_of(self.rows, private), "made": MADE}
+        own = options_of(self.rows, self.part == "private", self.options)
+        return {**super().identity, "options": own, "made": MADE}
 
 
 def jobs(
@@ -108,6 +110,7 @@ def jobs(
     parts: Annotated[Sequence[str], Ask(", ".join(PARTS), ("--part",))] = PARTS,
     record: Annotated[str, Ask("The record attacked: outlying or isolated.")] = "outlying",
     shadows: Annotated[int, Ask("Trainings with the record, and as many without.", least=10)] = 100,
+    options: Options = (),
     trainings_at_once: Annotated[int, Ask("Processes that train for one row.", least=1)] = 1,
     together: Annotated[int, Ask("Trainings that go in lockstep.", least=1)] = 25,
     kept: Annotated[Path | None, Ask("Folder where trainings are kept.")] = None,
@@ -122,7 +125,7 @@ def jobs(
     check_known("record", [record], tuple(RECORDS))
     return [
         ASSDJob(
-            table, count, part, record if part != "rivals" else "", shadows if part != "rivals" else 0,
+            table, count, part, record if part != "rivals" else "", shadows if part != "rivals" else 0, options,
             None if kept is None else kept / f"{table}-{count}-{part}-{record}", together, trainings_at_once,
         )
         for table in dict.fromkeys(tables)
@@ -137,7 +140,7 @@ def shadows(job: ASSDJob, tell: Tell) -> Row:
     chosen = RECORDS[job.record](code_tables({"training": train})["training"])
     how = membership.Trainings(job.shadows, 0, job.folder, job.trainings_at_once, job.together, tell)
     findings = membership.play(
-        train, fit(job.table, job.rows, job.part == "private"), {f"{job.record} record": chosen}, how
+        train, fit(job.table, job.rows, job.part == "private", job.options), {f"{job.record} record": chosen}, how
     )
     by_kind = {finding.score.name.split("_")[1]: finding for finding in findings}
     return {
@@ -149,11 +152,11 @@ def shadows(job: ASSDJob, tell: Tell) -> Row:
     }
 
 
-def rivalled(table: str, rows: int) -> Row:
+def rivalled(table: str, rows: int, more: Options = ()) -> Row:
     """Mean areas of rival attacks over released tables."""
     train, others, reference = records(table, rows)
     seeds = [Streams(0).child("released", i).integer() % 2**31 for i in range(RELEASED)]
-    made = fit(table, rows, private=False).together([(train, seed) for seed in seeds])
+    made = fit(table, rows, False, more).together([(train, seed) for seed in seeds])
     areas: dict[str, list[float]] = {}
     for synthetic in made:
         for finding in rivals.attack(train, others, synthetic, reference):
@@ -165,7 +168,7 @@ def rivalled(table: str, rows: int) -> Row:
 def measure(job: ASSDJob, tell: Tell = lambda stage, share: None) -> Row:
     """Attack, and note what that took."""
     before, start, private = _processor_seconds(), time.perf_counter(), job.part == "private"
-    figures = rivalled(job.table, job.rows) if job.part == "rivals" else shadows(job, tell)
+    figures = rivalled(job.table, job.rows, job.options) if job.part == "rivals" else shadows(job, tell)
     return {
         **job.identity, **figures, "seconds": time.perf_counter() - start, "processes": job.trainings_at_once,
         "processor seconds": _processor_seconds() - before, "load": os.getloadavg()[1],
@@ -195,10 +198,21 @@ HEADS = (
 
 
 def sections(rows: Sequence[Row]) -> list[Section]:
-    """A line for each attack; of rows that differ in the number of trainings alone the latest."""
-    last = {(row["table"], row["rows"], row["part"], row["record"]): row for row in rows}
-    ordered = [row for _, row in sorted(last.items())]
-    return [("", HEADS, [_cells(row, name) for row in ordered for name in row["auc"]])]
+    """One for each setting, with a line for each attack; of rows that differ in the number of trainings the latest."""
+    parts: dict[str, dict[tuple[Any, ...], Row]] = {}
+    for row in rows:
+        key = (row["table"], row["rows"], row["part"], row["record"])
+        parts.setdefault(_heading(row), {})[key] = row
+    return [
+        (heading, HEADS, [_cells(row, name) for _, row in sorted(last.items()) for name in row["auc"]])
+        for heading, last in sorted(parts.items())
+    ]
+
+
+def _heading(row: Row) -> str:
+    """The options that its trainings do not have otherwise."""
+    usual = options_of(row["rows"], row["part"] == "private")
+    return ", ".join(f"{name} {value}" for name, value in row["options"].items() if usual.get(name) != value)
 
 
 def _cells(row: Row, name: str) -> list[str]:
@@ -213,17 +227,16 @@ def _cells(row: Row, name: str) -> list[str]:
     ]  # fmt: skip
 
 
-WINES: Mapping[str, Any] = {"tables": ("wine_quality_red", "wine_quality_white")}
-KEPT = (
-    {**WINES, "parts": ("rivals", "assd")},
-    {**WINES, "parts": ("private",), "shadows": 60},
-    {"tables": ("wine_quality_red",), "rows": (100,), "parts": ("assd",), "record": "isolated"},
-)  # fmt: skip
+KEPT: Sequence[Mapping[str, Any]] = (
+    {"tables": TABLES[:1], "parts": ("rivals", "assd")},
+    {"tables": TABLES[:1], "parts": ("private",), "shadows": 60},
+    {"tables": TABLES[:1], "parts": ("assd",), "options": EARLIER},
+)
 EXPERIMENT = PaperExperiment(
     "assd", "ASSD beside rival attacks (VFLGAN, table 3)",
     "AUC: 0.5 is guessing. ASSD by nearness of synthetic rows to the record is an attack of ours. Load: of the "
     "machine, at the end.",
     jobs, measure, sections, small={"rows": (40,), "shadows": 10}, kept=KEPT,
-    published={"tables": TABLES}, example="--size kept --table wine_quality_white --trainings-at-once 2",
+    published={"tables": TABLES}, example="--table wine_quality_white --rows 100 --trainings-at-once 2",
     figures=lambda row: {f"AUC, {name}": value for name, value in row["auc"].items()},
 )  # fmt: skip
