@@ -128,8 +128,9 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 
 
 def test_pages_are_shown_with_their_columns_below_each_other() -> None:
-    page = "# Title\n\n| a | b |\n| --- | --- |\n| long | 1 |\n|  | 10 |\n\nText | with a bar"
-    assert plainly(page) == "# Title\n\na      b\nlong   1\n      10\n\nText | with a bar"
+    page = "# Title\n\n| a | b |\n| --- | --- |\n| long | 1 |\n|  | 10 |\n\nText | with a bar\n\n![Curves](some.svg)"
+    shown = "# Title\n\na      b\nlong   1\n      10\n\nText | with a bar\n\nCurves: benchmarks/results/some.svg"
+    assert plainly(page) == shown
 
 
 def test_without_the_repository_sizes_and_tables_are_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

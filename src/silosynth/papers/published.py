@@ -79,8 +79,8 @@ HOURS = {  # of a training as published, by measured steps (`beside/ends` has mo
 SEVEN = (4 * HOURS["silofuse"] + HOURS["tabddpm"] + HOURS["ctabgan"] + HOURS["vtgan"]) / 7  # models, on average
 READINGS: Mapping[str, tuple[str, str, str]] = {  # paper -> kept rows of ours, of ours as published, what is published
     "silofuse": (
-        "preset `balanced` (tables III and IV), and the shorter `fast` (tables III and IV with all rivals, of eight "
-        "tables; tables V to VII, figure 11)",
+        "preset `balanced` (tables III and IV), and the shorter `fast` (tables III and IV with all rivals, tables V to "
+        "VII, figure 11)",
         "preset `paper`, a million steps, about 38 hours on Diabetes by measured steps: not kept; "
         "`silosynth papers run silofuse/table-3 --table abalone --preset paper` trains it to its end",
         "in columns beside ours; table V and figures 10 and 11 are drawings",
@@ -158,10 +158,9 @@ BALANCED = (
     f"Kept with fewer tables, epochs and seeds than published, and with our training of GANs ({OWN_CRITIC}). {KDD99}"
 )
 RIVALS = (
-    "Kept with preset balanced for SiloFuse alone: three seeds of the five smaller tables; two of Cardio and one of "
-    "Intrusion and Cover, which were trained before decision 0082, the last two before 0071; none of Adult. With "
-    "preset fast all seven models: three seeds of the five smaller tables, and one of the four others. None has "
-    "the autoencoders of decision 0085. The GANs have four layers and layer "
+    "Kept with preset balanced for SiloFuse alone: three seeds of the five smaller tables and two of the four others. "
+    "With preset fast all seven models: three seeds of the five smaller tables; of the four others three of SiloFuse "
+    "and LatentDiff, and one of the rivals. The GANs have four layers and layer "
     "normalisation as in section V-A, GAN(linear) of 256 numbers, for the paper gives no widths, GAN(conv) one layer "
     "more for each doubling of the image's side beyond 16."
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -295,14 +296,14 @@ def text(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def plainly(page: str) -> str:
-    """A page with its tables as plain text."""
+    """A page with its tables as plain text, and the names of drawings in their places."""
     parts = []
     for part in page.split("\n\n"):
         lines = [line.strip("|").split("|") for line in part.splitlines()]
         if part.startswith("|") and len({len(line) for line in lines}) == 1:
             heads, _, *rows = ([cell.strip() for cell in line] for line in lines)
             part = text(heads, rows)
-        parts.append(part)
+        parts.append(re.sub(r"!\[([^]]*)\]\(([^)]*)\)", r"\1: benchmarks/results/\2", part))
     return "\n\n".join(parts)
 
 
