@@ -76,8 +76,13 @@ class ComputedAgain:
         return "within" if low <= self.again <= high else "outside"
 
     def __str__(self) -> str:
-        span = "" if self.interval is None else ", {:.3g} to {:.3g}".format(*self.interval)
-        return f"{self.figure} {'' if self.again is None else f'{self.again:.3g} '}(kept {self.kept:.3g}{span})"
+        span = "" if self.interval is None else ", {} to {}".format(*map(_shown, self.interval))
+        again = "" if self.again is None else f"{_shown(self.again)} "
+        return f"{self.figure} {again}(kept {_shown(self.kept)}{span})"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def kept(entry: Published) -> list[KeptRow]:

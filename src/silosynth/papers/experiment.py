@@ -66,8 +66,9 @@ class PaperJob:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.unidentified}
         seed, options = (values.pop(name, None) for name in ("seed", "options"))
         told = [
-            name if value is True else str(value) for name, value in values.items() if value not in (None, False, "")
-        ]
+            value if isinstance(value, str) else name if value is True else f"{name} {_plainly(value)}"
+            for name, value in values.items() if value not in (None, False, "", ())
+        ]  # fmt: skip
         told += [f"{name} {_plainly(value)}" for name, value in options or ()]
         return " · ".join([*told, *([] if seed is None else [f"seed {seed}"])])
 
