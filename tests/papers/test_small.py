@@ -18,6 +18,8 @@ ONCE = {(entry.experiment, str(entry.given)): entry for entry in ENTRIES if entr
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),  # minutes each; a machine may do other things as well
+    pytest.mark.filterwarnings("ignore::silosynth.algorithms.vflgan.protocol.PrivacyWarning"),  # which users are to see
+    pytest.mark.filterwarnings("ignore::silosynth.data.infer.ColumnWarning"),
     pytest.mark.skipif("SILOSYNTH_DATA" not in os.environ, reason="needs the data sets"),
 ]
 

@@ -83,7 +83,7 @@ ODD_KEPT = (
     {**AS_PUBLISHED, "tables": tuple(TRAINED), "epochs": 30, "setting": ("fl", "fl, weights by rows", "md")},
     {**PAPER, "tables": ("adult",), "setting": ("fl",), "repeats": 1},
 )  # fmt: skip
-SMALL = {"rows": 600, "epochs": 4, "f1_along": True}
+SMALL = {"tables": ("adult",), "rows": 600, "epochs": 4, "f1_along": True}
 LEGEND = (
     "F1: what four classifiers (decision tree, random forest, logistic regression, MLP) lose in macro F1 by learning "
     "from synthetic rows, on average. JSD: mean Jensen-Shannon distance of categorical columns. WD: mean Wasserstein "
