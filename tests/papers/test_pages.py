@@ -316,6 +316,20 @@ def test_so_many_seeds_of_the_nine_tables_are_kept() -> None:
     assert "of the four others three of SiloFuse and LatentDiff, and one of the rivals" in RIVALS
 
 
+def test_wide_tables_are_further_off() -> None:
+    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "balanced"])
+    page = " ".join((ROOT / "docs/performance.md").read_text("utf-8").split())
+    wide, less = (found(rows, table=name) for name in ("covertype_50k", "intrusion_nsl_kdd_20pct"))
+    keys = ("shape %", "trend %", "shape floor", "trend floor", "XGB two-sample")
+    assert (
+        "shapes by {:.2f} % and pairs by {:.2f} %, where two real samples have {:.2f} and {:.2f} %, with an XGBoost "
+        "two-sample AUC of {:.2f}".format(*(wide[key] for key in keys))
+        in page
+    )
+    assert "with {:.2f} and {:.2f} %, with an AUC of {:.2f}".format(*(less[k] for k in (*keys[:2], keys[4]))) in page
+    assert wide["shape %"] > wide["shape floor"] and less["trend %"] < less["trend floor"] and wide["seeds"] == 2
+
+
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
     rows = [row for row in registry.kept_rows("vflgan_figure7") if not row["epsilon"]]
     for seed in {row["seed"] for row in rows}:
