@@ -164,7 +164,7 @@ def test_what_is_kept_is_size_kept_row_for_row(name: str) -> None:
     files = {file for entry in ENTRIES if entry.experiment == name for file in entry.kept}
     rows = [row for file in files for row in registry.kept_rows(file)]
     try:
-        wanted = [job.identity for job in experiment.load(name).sized("kept", {})]
+        wanted = [experiment.identified(job) for job in experiment.load(name).sized("kept", {})]
     except UnavailableError:
         pytest.skip("needs the data sets")
     unknown = [row for row in rows if not any(identity.items() <= row.items() for identity in wanted)]

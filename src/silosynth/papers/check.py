@@ -20,7 +20,7 @@ from scipy import stats
 
 from silosynth.core.errors import UnavailableError
 from silosynth.papers import registry
-from silosynth.papers.experiment import PaperExperiment, Row, load
+from silosynth.papers.experiment import PaperExperiment, Row, identified, load
 from silosynth.papers.published import Published
 
 MISSES = 0.01  # of rows that are as good as those kept, the share with a figure outside
@@ -92,8 +92,10 @@ def kept(entry: Published) -> list[KeptRow]:
         return []
     experiment = load(entry.experiment)
     try:
-        every = [(job, row) for job in experiment.sized("kept", {}) for row in rows if _of(job).items() <= row.items()]
-        own = {str(_of(job)) for job in experiment.sized("kept", entry.given)}
+        every = [
+            (job, row) for job in experiment.sized("kept", {}) for row in rows if identified(job).items() <= row.items()
+        ]
+        own = {str(identified(job)) for job in experiment.sized("kept", entry.given)}
     except UnavailableError:
         return []
     settings: dict[str, list[Row]] = {}
@@ -102,18 +104,13 @@ def kept(entry: Published) -> list[KeptRow]:
     return [
         KeptRow(entry, experiment, job, row, settings)
         for job, row in every
-        if str(_of(job)) in own and figures(experiment, row)
+        if str(identified(job)) in own and figures(experiment, row)
     ]
-
-
-def _of(job: Any) -> Row:
-    """What identifies a row, of whatever version."""
-    return {key: value for key, value in job.identity.items() if key != "version"}
 
 
 def setting(job: Any) -> str:
     """What rows of several seeds share."""
-    return str({key: value for key, value in _of(job).items() if key != "seed"})
+    return str({key: value for key, value in identified(job).items() if key != "seed"})
 
 
 def figures(experiment: PaperExperiment, row: Row) -> dict[str, float]:
@@ -129,7 +126,7 @@ def draw(entries: Sequence[Published], count: int, seed: int, longest: float) ->
     Raises:
         UnavailableError: there is no such row here.
     """
-    rows = {(one.experiment.name, str(_of(one.job))): one for entry in entries for one in kept(entry)}
+    rows = {(one.experiment.name, str(identified(one.job))): one for entry in entries for one in kept(entry)}
     short = [one for one in rows.values() if one.took <= longest]
     if not rows:
         raise UnavailableError(

@@ -159,6 +159,11 @@ class PaperExperiment:
         return " · ".join(named)
 
 
+def identified(job: Any) -> Row:
+    """What identifies a job's row, of whatever version."""
+    return {key: value for key, value in job.identity.items() if key != "version"}
+
+
 def _plainly(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 

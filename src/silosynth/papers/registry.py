@@ -94,9 +94,9 @@ def own_rows(entry: Published, name: str) -> list[dict[str, Any]]:
     rows = kept_rows(name)
     if not rows or not entry.given or entry.experiment is None:
         return rows
-    from silosynth.papers.experiment import load
+    from silosynth.papers.experiment import identified, load
 
-    wanted = [job.identity for job in load(entry.experiment).sized("kept", entry.given)]
+    wanted = [identified(job) for job in load(entry.experiment).sized("kept", entry.given)]
     return [row for row in rows if any(identity.items() <= row.items() for identity in wanted)]
 
 
