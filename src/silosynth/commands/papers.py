@@ -111,9 +111,10 @@ def list_entries(ui: Session, paper: PaperName = None) -> None:
 
     found = [registry.facts(one) for one in registry.entries(paper)]
     rows = [
-        (one["name"], one["shows"], one["published_sizes"], _kept(one["name"]), one["state"], one["seconds"])
+        (one["name"], one["shows"], "; ".join(filter(None, (one["published_sizes"], one["hours"]))),
+         _kept(one["name"]), one["state"], one["seconds"])
         for one in found
-    ]
+    ]  # fmt: skip
     heads = ("name", "what it shows", "published", "kept", "state", "kept took, s")
     ui.table("Published tables and figures", heads, rows)
     counts = {state: sum(one["state"] == state for one in found) for state in registry.STATES}

@@ -46,23 +46,23 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {  # with preset "paper", which is 
                 "sample_steps": 25},
 }  # fmt: skip
 READINGS: Mapping[str, str] = {"balanced": "ours", "paper": "ours as published"}  # of presets
-_RESEMBLANCE = {  # table III, tables in the order of the paper
-    "silofuse": (91.0, 73.0, 71.0, 87.0, 89.0, 84.0, 79.0, 67.0, 81.2),
-    "latentdiff": (92.0, 78.0, 72.2, 89.0, 92.0, 90.0, 83.4, 68.0, 83.4),
-    "e2e": (85.2, 60.0, 60.2, 88.2, 51.0, 72.4, 68.4, 48.0, 81.2),
-    "e2edistr": (56.4, 46.0, 44.0, 78.0, 40.8, 61.8, 61.0, 37.0, 49.8),
-    "tabddpm": (91.2, 97.0, 98.0, 63.6, 78.0, 94.6, 88.0, 44.0, 98.0),
-    "gan-linear": (54.2, 28.6, 29.0, 30.8, 36.0, 51.0, 48.0, 39.0, 40.0),
-    "gan-conv": (64.0, 38.0, 59.8, 43.4, 45.2, 75.8, 54.0, 47.2, 76.4),
+_RESEMBLANCE = {  # table III: means and deviations, tables in the order of the paper
+    "silofuse": "91.0±0.00 73.0±0.00 71.0±0.00 87.0±0.00 89.0±0.00 84.0±0.63 79.0±0.00 67.0±0.00 81.2±0.40",
+    "latentdiff": "92.0±0.00 78.0±0.00 72.2±0.40 89.0±0.00 92.0±0.00 90.0±0.63 83.4±0.49 68.0±0.00 83.4±0.49",
+    "e2e": "85.2±0.40 60.0±0.00 60.2±0.40 88.2±0.40 51.0±0.40 72.4±0.80 68.4±0.49 48.0±0.00 81.2±0.40",
+    "e2edistr": "56.4±0.80 46.0±1.09 44.0±0.89 78.0±0.00 40.8±0.40 61.8±3.12 61.0±0.00 37.0±0.00 49.8±1.16",
+    "tabddpm": "91.2±0.75 97.0±0.00 98.0±0.00 63.6±0.49 78.0±0.00 94.6±0.49 88.0±0.00 44.0±0.00 98.0±0.00",
+    "gan-linear": "54.2±0.40 28.6±0.49 29.0±0.00 30.8±0.39 36.0±0.00 51.0±0.00 48.0±0.00 39.0±0.00 40.0±0.00",
+    "gan-conv": "64.0±0.00 38.0±0.00 59.8±0.40 43.4±0.80 45.2±0.40 75.8±0.40 54.0±0.00 47.2±0.40 76.4±0.49",
 }
 _UTILITY = {  # table IV
-    "silofuse": (97.2, 96.6, 93.2, 90.4, 96.4, 95.2, 74.8, 64.2, 90.0),
-    "latentdiff": (100.0, 100.0, 86.4, 100.0, 95.8, 99.6, 76.4, 61.2, 94.8),
-    "e2e": (70.0, 45.0, 75.2, 87.8, 89.8, 84.2, 39.8, 31.0, 77.0),
-    "e2edistr": (70.8, 33.6, 55.3, 87.0, 56.8, 89.0, 39.2, 24.2, 71.2),
-    "tabddpm": (98.4, 89.2, 99.6, 44.4, 80.4, 100.0, 96.4, 23.0, 98.8),
-    "gan-linear": (65.2, 30.6, 47.6, 78.4, 36.2, 84.6, 38.4, 25.4, 82.0),
-    "gan-conv": (71.0, 82.6, 94.0, 85.0, 82.6, 96.2, 45.0, 36.2, 82.6),
+    "silofuse": "97.2±1.16 96.6±5.04 93.2±4.95 90.4±0.49 96.4±0.49 95.2±3.92 74.8±0.74 64.2±0.74 90.0±0.89",
+    "latentdiff": "100.0±0.00 100.0±0.00 86.4±2.33 100.0±0.00 95.8±0.40 99.6±0.49 76.4±0.49 61.2±1.16 94.8±1.93",
+    "e2e": "70.0±1.41 45.0±1.67 75.2±1.47 87.8±0.74 89.8±0.40 84.2±5.11 39.8±0.40 31.0±0.63 77.0±0.89",
+    "e2edistr": "70.8±1.72 33.6±1.02 55.3±0.33 87.0±0.89 56.8±1.46 89.0±2.28 39.2±0.40 24.2±1.16 71.2±2.92",
+    "tabddpm": "98.4±0.49 89.2±1.60 99.6±0.49 44.4±6.28 80.4±7.94 100.0±0.00 96.4±0.49 23.0±4.98 98.8±1.17",
+    "gan-linear": "65.2±0.40 30.6±1.62 47.6±0.49 78.4±1.02 36.2±0.40 84.6±1.62 38.4±0.49 25.4±0.49 82.0±0.63",
+    "gan-conv": "71.0±0.63 82.6±11.30 94.0±3.63 85.0±1.09 82.6±1.01 96.2±2.56 45.0±0.63 36.2±0.98 82.6±0.49",
 }
 FIGURES = {
     "resemblance": "resemblance", "utility": "utility", "column_shape_error": "shape %", "pair_trend_error": "trend %",
@@ -167,9 +167,11 @@ def trained_by(job: NineTablesJob) -> tuple[str, dict[str, Any]]:
 # What is shown
 
 
-def published(values: Mapping[str, Sequence[float]], table: str, method: str) -> float | None:
-    """A model's published figure on a table, where there is one."""
-    return values[method][_ORDER.index(table)] if method in values and table in _ORDER else None
+def published(values: Mapping[str, str], table: str, method: str) -> str:
+    """A model's published figure on a table, with its standard deviation; empty where there is none."""
+    if method not in values or table not in _ORDER:
+        return ""
+    return values[method].split()[_ORDER.index(table)].replace("±", " ± ")
 
 
 def means(rows: Sequence[Row]) -> list[Row]:
@@ -193,8 +195,7 @@ def _cells(row: Row) -> list[str]:
         return value + results.deviation(row, name, len(value.partition(".")[2]))
 
     alike = row["silos"] == 4 and not row["permuted"]  # as in both tables; figure 11 is a drawing
-    found = [published(values, row["table"], row["method"]) if alike else None for values in (_RESEMBLANCE, _UTILITY)]
-    beside = [results.short(value) for value in found]
+    beside = [published(values, row["table"], row["method"]) if alike else "" for values in (_RESEMBLANCE, _UTILITY)]
     what = "permuted" if row["permuted"] else "in order"
     model = [row["method"], str(row["silos"]), what, READINGS.get(row["preset"], row["preset"]), str(row["seeds"])]
     names = ("shape %", "shape floor", "trend %", "trend floor", "XGB two-sample", "nearer to train %", "fit s")
