@@ -95,7 +95,14 @@ def test_the_papers_sizes_give_the_papers_options() -> None:
     for name in ("epochs", "batch", "critic_steps", "pac", "encoders", "generator", "critic", "rate"):
         assert getattr(central, name) == getattr(paper.ctgan, name)
     assert config("diffusion") == PRESETS["best"]
-    assert gdts_tables1_2.PAPER["rows"] == 50_000 and len(copies()) == len(odd()) == 5
+    assert gdts_tables1_2.PAPER["rows"] == 50_000 and len(copies()) == 7 and len(odd()) == 5
+
+
+def test_other_epsilons_of_the_counts_are_trained_only_if_they_are_named() -> None:
+    usual = gdts_tables1_2.COPIES.jobs(tables=("adult",), gan="paper")
+    (named,) = gdts_tables1_2.COPIES.jobs(tables=("adult",), gan="paper", setting=["fl, epsilon 10"])
+    assert [job.setting.labels["setting"] for job in usual] == ["fl", "fl, no noise", "md", "central", "diffusion"]
+    assert named.setting.options["epsilon"] == 10
 
 
 # A training that is watched

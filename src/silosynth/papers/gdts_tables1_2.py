@@ -60,6 +60,7 @@ PUBLISHED_ODD: curves.Published = {  # table II: when "md" ends
 }  # fmt: skip
 GANS: Mapping[str, dict[str, Any]] = {"balanced": {"critic_steps": 5, "pac": 1, "rake": True}, "paper": {}}
 RATES = {"balanced": 5e-4, "paper": 2e-4}
+ON_REQUEST = {"fl, epsilon 0.1": 0.1, "fl, epsilon 10": 10.0}  # settings that are trained only if they are named
 NARROW = {"diffusion.latent.width": 256, "diffusion.latent.batch": 512}  # half as wide as "best"
 TRAINED = {  # rows to train on, and held out
     "adult": (40_000, 8_000), "intrusion_nsl_kdd_20pct": (20_000, 5_000), "covertype_50k": (40_000, 10_000),
@@ -174,7 +175,7 @@ def one_row(count: int, data: tables.TableSplit, seed: int) -> Rows:
 
 
 def copies(count: int = COUNT) -> tuple[Setting, ...]:
-    """Settings of table I."""
+    """Settings of table I, and `ON_REQUEST` GDTS_FL with other epsilons of its counts than the paper's 1."""
     divide = partial(copied, count)
     return (
         gdts("fl", count, divide),
@@ -182,6 +183,7 @@ def copies(count: int = COUNT) -> tuple[Setting, ...]:
         md(count, divide),
         central(count),
         ours(count, divide),
+        *(gdts(name, count, divide, {"epsilon": epsilon}) for name, epsilon in ON_REQUEST.items()),
     )
 
 
@@ -229,7 +231,9 @@ def jobs(
     rows: RowCount = 1500,
     epochs: Epochs = 10,
     silos: Annotated[int, Ask("How many silos; the paper has five.", least=2)] = COUNT,
-    setting: Annotated[Sequence[str] | None, Ask("One of those compared; all if none is named.")] = None,
+    setting: Annotated[
+        Sequence[str] | None, Ask("One of those compared; those of the paper, and diffusion, if none is named.")
+    ] = None,
     gan: Annotated[Gan, Ask("How GANs are trained: published; paper or balanced, on random rows.")] = "published",
     rate: Annotated[float | None, Ask("Of GANs' learning, with --gan.")] = None,
     f1_along: Annotated[
@@ -246,7 +250,8 @@ def jobs(
     common: dict[str, Any] = {"figures": "gdts", "f1_along": f1_along}
     chosen = list(compared(silos))
     check_known("setting", setting or ["fl"], [str(one.labels["setting"]) for one in chosen])
-    chosen = [one for one in chosen if not setting or one.labels["setting"] in setting]
+    wanted = setting or {one.labels["setting"] for one in chosen} - set(ON_REQUEST)
+    chosen = [one for one in chosen if one.labels["setting"] in wanted]
     if gan == "published":
         return [replace(job, **common) for job in settings.each(chosen, tables, rows, epochs, repeats, seed)]
     check_known("table", tables, tuple(TRAINED))

@@ -191,14 +191,15 @@ def means(
             **{name: average([row.get(name) for row in own]) for name in present},
             **{name: [row[name] for row in own] for name in gather},
             "spread": {name: spread([row.get(name) for row in own]) for name in present},
-            "lacking": {name: lacking for name in present if 0 < (lacking := _lacking(own, name)) < len(own)},
+            "lacking": {name: lacking for name in present if (lacking := _lacking(own, name))},
         }
         for key, own in groups.items()
     ]
 
 
 def _lacking(rows: Sequence[Row], name: str) -> int:
-    return sum(row.get(name) is None for row in rows)
+    """How many rows lack a figure; of rows that are means, how many of those that they are of."""
+    return sum(row.get("lacking", {}).get(name, row.get(name) is None) for row in rows)
 
 
 KEYS = ("betas",)  # lists that identify a row
@@ -248,6 +249,8 @@ def short(value: Any) -> str:
 
 def deviation(row: Row, name: str, digits: int = 3) -> str:
     """A figure's standard deviation over seeds, where it is known, and how many of these have no such figure."""
+    if row.get(name) is None:
+        return ""
     value, lacking = row.get("spread", {}).get(name), row.get("lacking", {}).get(name)
     return ("" if value is None else f" ± {value:.{digits}f}") + (f" ({lacking} without)" if lacking else "")
 

@@ -262,7 +262,7 @@ def means(rows: Sequence[Row]) -> list[Row]:
     if len(names) < 2:
         return by_table
     over = results.means([{**row, "tables": 1} for row in by_table], figures, ("table",), "tables")
-    complete = [{**row, "spread": {}, "lacking": {}} for row in over if row["tables"] == len(names)]
+    complete = [{**row, "spread": {}} for row in over if row["tables"] == len(names)]
     return by_table + [{"table": "mean", **{k: v for k, v in row.items() if k != "tables"}} for row in complete]
 
 

@@ -205,8 +205,8 @@ def _cells(row: Row) -> list[str]:
 
 LEGEND = (
     "Resemblance and utility are the paper's, of 100. Errors in %; floors are those of a second real sample. Published "
-    "figures are means of five trials, with four silos and columns in order. Reading: ours, or ours as published, with "
-    "nothing of ours switched on."
+    "figures are means and standard deviations of five trials, with four silos and columns in order. Reading: ours, or "
+    "ours as published, with nothing of ours switched on."
 )
 EXPERIMENT = PaperExperiment(
     "nine-tables", "Resemblance and utility (SiloFuse, tables III and IV, figure 11)", LEGEND,

@@ -99,8 +99,8 @@ def _cells(row: Row) -> list[str]:
 
 LEGEND = (
     "Privacy: 100 less the mean risk of three attacks; 100 is best. A risk is what is learnt of training rows beyond "
-    "what is learnt of others, in %. Published: means, of how many trials is not said, by attacks whose settings are "
-    "not published."
+    "what is learnt of others, in %. Published: means and standard deviations, of how many trials is not said, by "
+    "attacks whose settings are not published."
 )
 EXPERIMENT = PaperExperiment(
     "privacy", "Privacy as one score (SiloFuse, table VI)", LEGEND, jobs, measure, sections, means,
