@@ -65,7 +65,8 @@ def test_figures_stand_beside_those_of_their_table_and_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silos", "permuted", "beside"), [(4, False, ["81.2", "90"]), (8, False, ["", ""]), (4, True, ["", ""])]
+    ("silos", "permuted", "beside"),
+    [(4, False, ["81.2 ± 0.40", "90.0 ± 0.89"]), (8, False, ["", ""]), (4, True, ["", ""])],
 )
 def test_published_figures_are_of_four_silos_with_columns_in_order(
     silos: int, permuted: bool, beside: list[str]
@@ -137,7 +138,7 @@ def test_a_row_is_shown_with_its_reading_and_what_is_published() -> None:
     row = {**job.identity, "privacy": 60.0, "singling out": 1.0, "linking": 2.0, "inference": 3.0, "fit s": 1.0}
     ((_, heads, (cells,)),) = privacy.sections(privacy.means([row, {**row, "seed": 1, "privacy": 62.0}]))
     shown = dict(zip(heads, cells, strict=True))
-    assert shown["reading"] == "ours as published" and shown["published"] == "51.6" and shown["steps"] == "5"
+    assert shown["reading"] == "ours as published" and shown["published"] == "51.6 ± 0.41" and shown["steps"] == "5"
     assert shown["privacy"] == "61.0 ± 1.4" and shown["seeds"] == "2"
 
 

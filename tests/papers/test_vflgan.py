@@ -286,10 +286,10 @@ def test_lines_have_each_record_s_areas_beside_the_published_ones() -> None:
     heads = dict.fromkeys(records.HEADS)
     shown = [dict(zip(heads, cells, strict=True)) for cells in tables[2]]
     assert [(cells["record"], cells["features"], cells["paper"]) for cells in shown] == [
-        ("record 1", "naive", "0.50"), ("record 1", "correlation", "0.49"), ("record 2", "naive", "0.50"),
-        ("record 2", "correlation", "0.48"), ("record 2", "nearness", ""),
+        ("record 1", "naive", "0.50 ± 0.09"), ("record 1", "correlation", "0.49 ± 0.10"),
+        ("record 2", "naive", "0.50 ± 0.08"), ("record 2", "correlation", "0.48 ± 0.11"), ("record 2", "nearness", ""),
     ]  # fmt: skip
-    assert [cells[10] for cells in features[2]] == ["0.49", "0.50", "0.54", "0.51"]
+    assert [cells[10] for cells in features[2]] == ["0.49 ± 0.03", "0.50 ± 0.12", "0.54 ± 0.09", "0.51 ± 0.10"]
     with pytest.raises(ConfigError):
         records.jobs(epsilons=(-1.0,))
 
