@@ -1,0 +1,190 @@
+"""What the registry's sentences say of kept rows holds for these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from statistics import fmean, stdev
+
+import pytest
+from scipy import stats
+from tests.papers.test_pages import found
+
+from silosynth.papers import (
+    gdts_tables1_2,
+    registry,
+    settings,
+    silofuse_tables3_4 as nine,
+    silofuse_tables6_7 as privacy,
+)
+from silosynth.papers.published import READINGS, RIVALS
+from silosynth.papers.vflgan_table1 import ALGORITHMS, PAPER, means
+
+
+def test_a_critic_at_the_coordinator_keeps_correlations_across_silos_best() -> None:
+    rows = [row for row in registry.kept_rows("vtgan_figure7") if row["trained"] == "quickly"]
+    lost = {row["partition"]: row["across-client"] for row in settings.means(rows) if row["partition"] != "central GAN"}
+    top = {name: value for name, value in lost.items() if name.startswith("D^2_0")}
+    assert len(lost) == 9 and max(top.values()) < min(value for name, value in lost.items() if name not in top)
+    f1 = {row["partition"]: row["F1"] for row in settings.means(rows)}
+    assert min(f1[name] for name in top) < f1["central GAN"] < max(f1[name] for name in top)
+
+
+def test_as_published_vtgan_loses_no_more_f1_on_loan_than_the_central_gan() -> None:
+    rows = [row for row in registry.kept_rows("vtgan_figure7") if row["trained"] == "published"]
+    lost = [found(rows, partition=name)["F1"] for name in ("D^2_0 G^0_2", "D^2_0 G^2_0", "central GAN")]
+    assert max(lost[:2]) < lost[2]
+    assert len(rows) == 3 and "lose {:.2f}, {:.2f} and {:.2f} of F1".format(*lost) in READINGS["vtgan"][1]
+
+
+def test_nine_tenths_of_the_important_columns_elsewhere_lose_the_most_f1_in_the_silos() -> None:
+    lost: dict[tuple[str, str], list[float]] = {}
+    for row in registry.kept_rows("vtgan_figures9_10"):
+        lost.setdefault((row["partition"], row["division"]), []).append(row["F1"])
+    silos, server = (
+        [lost[place, share] for share in ("1090", "5050", "9010")] for place in ("D^2_0 G^0_2", "D^2_0 G^2_0")
+    )
+    assert min(silos[2]) > max(silos[0] + silos[1]) and max(map(min, silos[:2])) < min(map(max, silos[:2]))
+    assert max(map(min, server)) < min(map(max, server))  # they overlap
+
+
+def test_the_enlarged_generator_loses_less_f1_in_the_silos_and_more_at_the_server() -> None:
+    rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
+    lost = {(row["partition"], row["generator"], row["silos"]): row["F1"] for row in rows}
+    for silos in (2, 3, 4, 5):
+        assert lost["D^2_0 G^0_2", "enlarged", silos] < lost["D^2_0 G^0_2", "default", silos]
+        assert lost["D^2_0 G^2_0", "enlarged", silos] > lost["D^2_0 G^2_0", "default", silos]
+    assert lost["D^2_0 G^0_2", "default", 5] > lost["D^2_0 G^0_2", "default", 2]
+    assert lost["D^2_0 G^2_0", "default", 5] < lost["D^2_0 G^2_0", "default", 2]
+
+
+def test_wgan_gp_s_distance_of_digits_has_begun_to_fall() -> None:
+    for row in registry.kept_rows("vflgan_figures5_6"):
+        fallen = 1 - row["curve"][-1]["FD"] / row["curve"][0]["FD"]
+        assert fallen > 1 / 7 if row["algorithm"] == "wgan-gp" else fallen < 0.1
+
+
+def test_correlations_over_all_pairs_are_further_off_with_five_silos_with_one_generator_only() -> None:
+    rows = settings.means(registry.kept_rows("vtgan_figures11_12"))
+    found = {(row["partition"], row["generator"], row["silos"]): row for row in rows}
+    settings_of_two = [own for *own, silos in found if silos == 2]
+    assert len(found) == 16 and len(settings_of_two) == 4
+    for partition, generator in settings_of_two:
+        two, *more = (found[partition, generator, silos] for silos in (2, 3, 4, 5))
+        assert all(row["across-client"] > two["across-client"] for row in more)
+        assert (more[-1]["diff. corr."] > two["diff. corr."]) == (partition == "D^2_0 G^0_2" and generator == "default")
+
+
+@pytest.mark.parametrize(
+    ("table", "most", "worse"), [("cardio", 0.51, settings.FIGURES), ("loan", 0.52, ("JSD", "WD"))]
+)
+def test_the_attack_guesses_and_privacy_worsens_figures(table: str, most: float, worse: Sequence[str]) -> None:
+    rows = [row for row in settings.means(registry.kept_rows("vtgan_figures13_14")) if row["table"] == table]
+    for partition in {row["partition"] for row in rows}:
+        without, *private = (row for row in rows if row["partition"] == partition)
+        assert [row["epsilon"] for row in (without, *private)] == ["inf", "10", "5", "1"]
+        assert all(row[settings.ATTACK] < most for row in (without, *private))
+        assert all(row[key] > without[key] for row in private for key in worse)
+    in_silos = [row for row in rows if row["partition"] == "D^2_0 G^0_2"]
+    assert len(in_silos) == 4 and all(abs(row[settings.ATTACK] - 0.5) < most - 0.5 for row in in_silos)
+
+
+def test_so_many_seeds_of_the_nine_tables_are_kept() -> None:
+    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "balanced"])
+    seeds = {row["table"]: row["seeds"] for row in rows}
+    assert [seeds[name] for name in nine.TABLES] == [3, 3, 3, 3, 3, 2, 2, 2, 2]
+    assert "three seeds of the five smaller tables and two of the four others" in RIVALS
+    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "fast"])
+    seeds = {(row["table"], row["method"]): row["seeds"] for row in rows}
+    assert seeds == {
+        (table, method): 3 if table in nine.SMALLER or method in ("silofuse", "latentdiff") else 1
+        for table in nine.TABLES for method in nine.METHODS
+    }  # fmt: skip
+    assert "of the four others three of SiloFuse and LatentDiff, and one of the rivals" in RIVALS
+
+
+def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
+    rows = [row for row in registry.kept_rows("vflgan_figure7") if not row["epsilon"]]
+    for seed in {row["seed"] for row in rows}:
+        ends = {row["algorithm"]: row["curve"][-1]["FD"] for row in rows if row["seed"] == seed}
+        assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
+
+
+def test_privacy_scores_are_above_95_and_tell_models_apart_on_diabetes_alone() -> None:
+    rows = registry.kept_rows("silofuse_table6")
+    averaged = privacy.means(rows)
+    assert {row["seeds"] for row in averaged} == {3} and min(row["privacy"] for row in averaged) > 95
+    score = {(row["table"], row["method"]): row["privacy"] for row in averaged}
+    methods = ("silofuse", "latentdiff", "tabddpm")
+    assert set(score) == set(product(("loan", "abalone", "diabetes_pima"), methods))
+    for table in ("loan", "abalone"):
+        own = [score[table, name] for name in methods]
+        assert max(own) - min(own) < max(
+            stdev(row["privacy"] for row in rows if (row["table"], row["method"]) == (table, name)) for name in methods
+        )
+    diabetes = {name: [row["privacy"] for row in rows if (row["table"], row["method"]) == ("diabetes_pima", name)]
+                for name in methods}  # fmt: skip
+    assert max(diabetes["latentdiff"]) < min(diabetes["silofuse"]) and max(diabetes["silofuse"]) < min(
+        diabetes["tabddpm"]
+    )
+
+
+def test_as_published_wgan_gp_is_further_off_and_vertigan_nearer() -> None:
+    rows = [
+        row for row in means(registry.kept_rows("vflgan_table1")) if row["preset"] == "paper" and not row["epsilon"]
+    ]
+    off = {row["algorithm"]: row for row in rows}
+    theirs = {name: PAPER["wine_quality_red"][ALGORITHMS.index(name)][0] for name in off}
+    text = registry.find("vflgan/table-1").deviates
+    for name in ("wgan-gp", "vertigan"):
+        assert f"({off[name]['total difference']:.2f}, published {theirs[name]:.2f})" in text, name
+    for name in ("vflgan", "vflgan-base"):
+        half = stats.t.ppf(0.975, 2) * off[name]["spread"]["total difference"] / 3**0.5
+        assert abs(off[name]["total difference"] - (theirs[name] or 0)) < half, name
+
+
+def test_two_steps_of_denoising_are_the_most_private_in_the_mean() -> None:
+    rows = registry.kept_rows("silofuse_table7")
+    text = registry.find("silofuse/table-7").deviates
+    ahead = []
+    for table in ("abalone", "heloc"):
+        scores: dict[int, list[float]] = {}
+        for row in rows:
+            if row["table"] == table:
+                scores.setdefault(json.loads(row["options"])["latent.sample_steps"], []).append(row["privacy"])
+        two, five, most = (scores[steps] for steps in (2, 5, 25))
+        assert fmean(two) > max(fmean(five), fmean(most)) and fmean(five) < fmean(most)
+        assert max(*five, *most) > min(two)
+        ahead.append(fmean(two) - max(fmean(five), fmean(most)))
+    assert "by {:.1f} and {:.1f} points".format(*ahead) in text
+
+
+def test_md_is_nearest_on_two_of_four_tables_where_a_silo_repeats_a_row() -> None:
+    rows = [row for row in registry.kept_rows("gdts_odd") if (row.get("gan"), row["epochs"]) == ("paper", 30)]
+    tables, settings = gdts_tables1_2.PAPER["tables"], ("fl", "fl, weights by rows", "md")
+    jsd = {
+        (table, setting): [row["JSD"] for row in rows if (row["table"], row["setting"]) == (table, setting)]
+        for table in tables for setting in settings
+    }  # fmt: skip
+    assert sum(map(len, jsd.values())) == len(rows) == 36
+    assert all(max(jsd[table, "fl"]) < min(jsd[table, "fl, weights by rows"]) for table in tables)
+    adult, covertype, credit, intrusion = tables
+    assert all(max(jsd[table, "md"]) < min(jsd[table, "fl"]) for table in (adult, covertype))
+    assert min(jsd[credit, "md"]) > max(jsd[credit, "fl, weights by rows"])
+    assert min(jsd[intrusion, "md"]) < min(jsd[intrusion, "fl"]) and max(jsd[intrusion, "md"]) > max(
+        jsd[intrusion, "fl"]
+    )
+    without = {table: [row["F1"] for row in rows if row["table"] == table].count(None) for table in tables}
+    assert without == {adult: 0, covertype: 0, credit: 3, intrusion: 0}
+    end = found(registry.kept_rows("gdts_odd"), epochs=500)
+    text = registry.find("gdts/table-2").deviates
+    assert "JSD {:.3f}, published 0.152; WD {:.3f}, 0.034".format(end["JSD"], end["WD"]) in text
+
+
+def test_neither_order_nor_silos_move_a_score_by_much() -> None:
+    rows = nine.means(registry.kept_rows("silofuse_figure11"))
+    assert len(rows) == 4 and {row["seeds"] for row in rows} == {3}
+    scores = [[row[key] for row in rows] for key in ("resemblance", "utility")]
+    most = max(max(own) - min(own) for own in scores)
+    assert f"moves the mean of a score by more than {most:.1f}." in registry.find("silofuse/figure-11").deviates
