@@ -76,7 +76,7 @@ def test_weights_are_those_of_least_relative_entropy(seed: int, counts: list[int
     if np.abs(shares(made, torch.from_numpy(slow)).numpy() - target).max() > 1e-4:
         return  # no weights give these shares
     raking = rake(made, wanted, SHAPE)
-    fast = raking.weights(made, SHAPE)
+    fast = raking.logarithms(made, SHAPE).exp()
     assert float(fast.mean()) == pytest.approx(1, abs=1e-6)
     assert np.abs(shares(made, fast).numpy() - target).max() < 5e-3
     assert np.abs(fast.numpy() - slow).max() < 0.05 * slow.max()
@@ -89,6 +89,22 @@ def test_what_cannot_be_had_is_left_as_it_is() -> None:
         50, lambda n, streams: (made[torch.arange(n) % len(made)], torch.zeros(n, 0)), SHAPE, Streams(0)
     )
     assert levels.shape == (50, 3) and set(levels[:, 0].tolist()) <= {0, 1}
+
+
+def test_a_generator_that_hardly_knows_frequent_levels_is_drawn_from_in_time() -> None:
+    """Three rows of a thousand have, each alone, what nearly all rows should have in one of three columns."""
+    shape, drawn = RowShape((2, 2, 2)), 0
+    common = torch.cat([torch.eye(3), torch.zeros(997, 3)]).long()
+    raking = rake(common, torch.tensor([1, 10**6] * 3), shape)
+
+    def make(n: int, streams: Streams) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal drawn
+        drawn += n
+        return common[torch.arange(n) % 1000], torch.zeros(n, 0)
+
+    levels, _ = raking.sample(2000, make, shape, Streams(0))
+    assert levels.shape == (2000, 3) and drawn < 25 * 2000
+    assert float(levels.double().mean()) > 10 * float(common.double().mean())  # nearer to what they should have
 
 
 def sure(on: torch.Tensor) -> torch.Tensor:

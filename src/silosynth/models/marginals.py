@@ -16,6 +16,7 @@ Shapes: G generated rows, N rows, C columns with levels, K levels in all, S scor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,6 +137,8 @@ _CLOSE = 1e-4  # shares that agree to this need no more rounds
 _LEAST_SHARE = 1e-6  # share that a level is taken to have at least
 _TOP, _MOST = 0.995, 8.0  # weights are capped at this quantile, and at this multiple of the mean
 _FEWEST = 500  # rows that are made at a time
+_LEAST_KEPT = 0.05  # share of the rows made that is kept, at least
+_HALVINGS = 50  # until a cap is found by which so many are
 
 Make = Callable[[int, Streams], tuple[Tensor, Tensor]]
 """Makes n rows, levels (n, C) and scores (n, S), from the streams given."""
@@ -143,33 +146,42 @@ Make = Callable[[int, Streams], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Raking:
-    """Logarithms (K,) of the factors, by which rows have the mean weight 1; and the largest weight that counts."""
+    """How rows are kept.
+
+    Attributes:
+        factors: their logarithms (K,), by which rows have the mean weight 1.
+        cap: the logarithm of the largest weight that counts.
+        made: rows that are made for each that is wanted.
+    """
 
     factors: Tensor
     cap: float
+    made: float
 
     def sample(self, n: int, make: Make, shape: RowShape, streams: Streams) -> tuple[Tensor, Tensor]:
         """Rows (n, C) and (n, S), kept of what ``make`` makes."""
         lots, kept, count, number = streams.child("lots").torch(), [], 0, 0
         while count < n:
-            rows = make(max(_FEWEST, round((n - count) * self.cap)), streams.child("made", number))
-            chance = self.weights(rows[0], shape).clamp(max=self.cap) / self.cap
+            rows = make(max(_FEWEST, round((n - count) * self.made)), streams.child("made", number))
+            chance = (self.logarithms(rows[0], shape) - self.cap).clamp(max=0).exp()
             keep = torch.rand(len(chance), generator=lots) < chance.cpu()
             kept.append((rows[0][keep], rows[1][keep]))
             count, number = count + int(keep.sum()), number + 1
         levels, scores = joined(kept)
         return levels[:n], scores[:n]
 
-    def weights(self, levels_NC: Tensor, shape: RowShape) -> Tensor:
-        """Weights (N,) of rows."""
+    def logarithms(self, levels_NC: Tensor, shape: RowShape) -> Tensor:
+        """Logarithms (N,) of the weights of rows."""
         places = levels_NC + shape.starts.to(levels_NC.device)
-        return self.factors.to(levels_NC.device)[places].sum(dim=1).exp()
+        return self.factors.to(levels_NC.device)[places].sum(dim=1)
 
 
 def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
     """Find the factors for rows like these that give levels the shares of the counts (K,).
 
-    A column without any count keeps its shares, and a level that no row holds cannot get one.
+    A column without any count keeps its shares, and a level that no row holds cannot get one. Where a few rows have
+    nearly all of the weight, as those of a generator that hardly knows a frequent level, the cap is so low that one row
+    in twenty is kept: levels then come nearer to their shares, and do not reach them.
     """
     levels_NC, wanted = levels_NC.cpu(), _shares(counts_K.cpu(), shape)
     factors = [torch.zeros(width, dtype=torch.float64) for width in shape.widths]
@@ -187,8 +199,25 @@ def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
         if worst < _CLOSE:
             break
     mean = weights.logsumexp(0) - torch.tensor(float(len(weights)), dtype=torch.float64).log()
-    cap = float((weights - mean).exp().quantile(_TOP))
-    return Raking(torch.cat(factors) - mean / len(factors), min(_MOST, max(1.0, cap)))
+    cap, made = _cap(weights - mean)
+    return Raking(torch.cat(factors) - mean / len(factors), cap, made)
+
+
+def _cap(logs_N: Tensor) -> tuple[float, float]:
+    """The cap of weights with these logarithms, itself one, and how many rows are made for each that is wanted."""
+
+    def kept(cap: float) -> float:
+        return float((logs_N - cap).clamp(max=0).exp().mean())
+
+    made = min(_MOST, max(1.0, float(logs_N.quantile(_TOP).exp())))
+    high = math.log(made)
+    if kept(high) >= _LEAST_KEPT:
+        return high, made
+    low = float(logs_N.quantile(1 - _LEAST_KEPT))  # with which enough rows are kept
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if kept(middle) >= _LEAST_KEPT else (low, middle)
+    return low, 1 / _LEAST_KEPT
 
 
 def _shares(counts_K: Tensor, shape: RowShape) -> list[Tensor | None]:
