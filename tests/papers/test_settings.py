@@ -274,6 +274,12 @@ def test_a_mean_over_some_of_the_rows_says_so() -> None:
     assert cells[heads.index("JSD")] == "0.300 ± 0.141 (1 without)" and cells[heads.index("WD")] == "0.500 ± 0.000"
 
 
+def test_rows_whose_values_stand_in_another_order_are_averaged_together() -> None:
+    first, other = row(JSD=0.2), dict(reversed(row(seed=1, JSD=0.4).items()))
+    (one,) = means([first, other])
+    assert one["JSD"] == pytest.approx(0.3) and list(one)[:3] == ["table", "partition", "rows"]
+
+
 def test_a_mean_over_tables_says_how_many_rows_of_theirs_are_without_a_figure() -> None:
     seeds = [(0, 0.2), (1, None), (2, None)]
     rows = [row(table=table, seed=seed, JSD=value, WD=None) for table in ("one", "other") for seed, value in seeds]

@@ -70,8 +70,8 @@ AS_PUBLISHED: Mapping[str, Any] = {"rows": 4_000, "gan": "paper", "repeats": 3, 
 ADULT: Mapping[str, Any] = {"tables": ("adult",), "rows": 40_000, "gan": "balanced"}
 INTRUSION: Mapping[str, Any] = {"tables": ("intrusion_nsl_kdd_20pct",), "rows": 20_000, "gan": "balanced"}
 COPIES_KEPT = (
-    {**AS_PUBLISHED, "tables": ("adult", "intrusion_nsl_kdd_20pct", "covertype_50k"), "epochs": 40,
-     "setting": ("fl", "fl, no noise", "md", "central")},
+    {**AS_PUBLISHED, "tables": tuple(TRAINED), "epochs": 40, "setting": ("fl", "fl, no noise", "md", "central")},
+    {**AS_PUBLISHED, "tables": ("adult",), "epochs": 40, "setting": tuple(ON_REQUEST)},
     {**ADULT, "epochs": 24, "setting": ("fl", "central")},
     {**ADULT, "epochs": 16, "setting": ("diffusion",)},
     {**INTRUSION, "epochs": 8, "setting": ("fl",)},
@@ -79,8 +79,8 @@ COPIES_KEPT = (
     {**PAPER, "tables": ("adult",), "setting": ("md",), "repeats": 1},
 )  # fmt: skip
 ODD_KEPT = (
-    {**ADULT, "epochs": 12, "repeats": 3, "setting": ("fl, weights by rows", "fl, sharp weights")},
-    {**ADULT, "epochs": 10, "setting": ("fl",)},
+    {**ADULT, "rows": 10_000, "epochs": 24, "repeats": 3,
+     "setting": ("fl", "fl, weights by rows", "fl, sharp weights")},
     {**AS_PUBLISHED, "tables": tuple(TRAINED), "epochs": 30, "setting": ("fl", "fl, weights by rows", "md")},
     {**PAPER, "tables": ("adult",), "setting": ("fl",), "repeats": 1},
 )  # fmt: skip

@@ -177,23 +177,23 @@ def means(
     lack it under "lacking", which `deviation` marks. ``count`` says how many rows there are; of what is to be
     ``gather``-ed, each mean has the list of all values.
     """
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, tuple[Row, list[Row]]] = {}
     for row in rows:
         left_out = (*figures, *apart, *gather, *STAMP, "took", "spread", "lacking", count)
         key = {k: v for k, v in row.items() if k not in left_out}
         key = {k: v for k, v in key.items() if not isinstance(v, dict | list) or k in KEYS}
-        groups.setdefault(json.dumps(key), []).append(row)
+        groups.setdefault(json.dumps(key, sort_keys=True), (key, []))[1].append(row)
     present = [name for name in figures if any(name in row for row in rows)]
     return [
         {
-            **json.loads(key),
+            **key,
             count: sum(row.get(count, 1) for row in own),
             **{name: average([row.get(name) for row in own]) for name in present},
             **{name: [row[name] for row in own] for name in gather},
             "spread": {name: spread([row.get(name) for row in own]) for name in present},
             "lacking": {name: lacking for name in present if (lacking := _lacking(own, name))},
         }
-        for key, own in groups.items()
+        for key, own in groups.values()
     ]
 
 
