@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations, product
 from statistics import fmean, stdev
 
 import pytest
@@ -190,6 +190,25 @@ def test_md_is_nearest_on_two_of_four_tables_where_a_silo_repeats_a_row() -> Non
     end = found(registry.kept_rows("gdts_odd"), epochs=500)
     text = registry.find("gdts/table-2").deviates
     assert "JSD {:.3f}, published 0.152; WD {:.3f}, 0.034".format(end["JSD"], end["WD"]) in text
+
+
+def test_with_copies_settings_are_told_apart_on_credit_alone() -> None:
+    rows = [row for row in registry.kept_rows("gdts_copies") if row.get("gan") == "paper"]
+    names = ("fl", "fl, no noise", "md", "central")
+    jsd = {
+        (table, name): [row["JSD"] for row in rows if (row["table"], row["setting"]) == (table, name)]
+        for table in gdts_tables1_2.TRAINED for name in names
+    }  # fmt: skip
+    assert {len(own) for own in jsd.values()} == {3}
+    for table in ("intrusion_nsl_kdd_20pct", "covertype_50k"):
+        assert not any(told_apart(jsd[table, one], jsd[table, other]) for one, other in combinations(names, 2))
+    assert all(
+        min(jsd["creditcard_sample", "md"]) > max(jsd["creditcard_sample", name]) for name in names if name != "md"
+    )
+    means_of = {name: fmean(jsd["adult", name]) for name in names}
+    assert sorted(names, key=lambda name: means_of[name])[:2] == ["fl", "fl, no noise"]
+    lost = {name: [row["F1"] for row in rows if (row["table"], row["setting"]) == ("adult", name)] for name in names}
+    assert not any(told_apart(lost[one], lost[other]) for one, other in combinations(names, 2))
 
 
 def test_neither_order_nor_silos_move_a_score_by_much() -> None:
