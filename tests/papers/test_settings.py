@@ -271,7 +271,7 @@ def test_durations_are_said_in_fitting_units(seconds: float, text: str) -> None:
 def test_a_mean_over_some_of_the_rows_says_so() -> None:
     rows = [row(JSD=0.2), row(seed=1, JSD=0.4), row(seed=2, JSD=None)]
     ((_, heads, (cells,)),) = sections(means(rows))
-    assert cells[heads.index("JSD")] == "0.300 ± 0.141 (1 without)" and cells[heads.index("WD")] == "0.500 ± 0.000"
+    assert cells[heads.index("JSD")] == "0.300 ± 0.141 (1 row without)" and cells[heads.index("WD")] == "0.500 ± 0.000"
 
 
 def test_rows_whose_values_stand_in_another_order_are_averaged_together() -> None:
@@ -285,5 +285,5 @@ def test_a_mean_over_tables_says_how_many_rows_of_theirs_are_without_a_figure() 
     rows = [row(table=table, seed=seed, JSD=value, WD=None) for table in ("one", "other") for seed, value in seeds]
     ((_, heads, lines),) = sections(means(rows))
     shown = {cells[0]: (cells[heads.index("JSD")], cells[heads.index("WD")]) for cells in lines}
-    own = ("0.200 (2 without)", "")
-    assert shown == {"one": own, "other": own, "mean": ("0.200 (4 without)", "")}
+    own = ("0.200 (2 rows without)", "")
+    assert shown == {"one": own, "other": own, "mean": ("0.200 (4 rows without)", "")}

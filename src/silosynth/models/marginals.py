@@ -136,7 +136,7 @@ _ROUNDS = 100
 _CLOSE = 1e-4  # shares that agree to this need no more rounds
 _LEAST_SHARE = 1e-6  # share that a level is taken to have at least
 _TOP, _MOST = 0.995, 8.0  # weights are capped at this quantile, and at this multiple of the mean
-_FEWEST = 500  # rows that are made at a time
+_FEWEST, _MOST_ROWS = 500, 2**20  # rows that are made at a time
 _LEAST_KEPT = 0.05  # share of the rows made that is kept, at least
 _HALVINGS = 50  # until a cap is found by which so many are
 
@@ -162,7 +162,7 @@ class Raking:
         """Rows (n, C) and (n, S), kept of what ``make`` makes."""
         lots, kept, count, number = streams.child("lots").torch(), [], 0, 0
         while count < n:
-            rows = make(max(_FEWEST, round((n - count) * self.made)), streams.child("made", number))
+            rows = make(min(_MOST_ROWS, max(_FEWEST, round((n - count) * self.made))), streams.child("made", number))
             chance = (self.logarithms(rows[0], shape) - self.cap).clamp(max=0).exp()
             keep = torch.rand(len(chance), generator=lots) < chance.cpu()
             kept.append((rows[0][keep], rows[1][keep]))
@@ -204,7 +204,7 @@ def rake(levels_NC: Tensor, counts_K: Tensor, shape: RowShape) -> Raking:
 
 
 def _cap(logs_N: Tensor) -> tuple[float, float]:
-    """The cap of weights with these logarithms, itself one, and how many rows are made for each that is wanted."""
+    """The logarithm of the cap of weights whose logarithms are these, and how many rows are made for each kept."""
 
     def kept(cap: float) -> float:
         return float((logs_N - cap).clamp(max=0).exp().mean())

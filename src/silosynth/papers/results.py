@@ -252,7 +252,8 @@ def deviation(row: Row, name: str, digits: int = 3) -> str:
     if row.get(name) is None:
         return ""
     value, lacking = row.get("spread", {}).get(name), row.get("lacking", {}).get(name)
-    return ("" if value is None else f" ± {value:.{digits}f}") + (f" ({lacking} without)" if lacking else "")
+    without = f" ({lacking} row{'s' * (lacking > 1)} without)" if lacking else ""
+    return ("" if value is None else f" ± {value:.{digits}f}") + without
 
 
 def sectioned(rows: Sequence[Row], heads: Sequence[str], cells: Any, heading: Any) -> list[Section]:
