@@ -206,6 +206,11 @@ def test_with_copies_settings_are_told_apart_on_credit_alone() -> None:
     assert all(
         min(jsd["creditcard_sample", "md"]) > max(jsd["creditcard_sample", name]) for name in names if name != "md"
     )
+    of_epsilon = [*gdts_tables1_2.ON_REQUEST, "fl"]
+    noised = {name: [row for row in rows if (row["table"], row["setting"]) == ("adult", name)] for name in of_epsilon}
+    for key in ("F1", "JSD", "WD"):
+        values = {name: [row[key] for row in own] for name, own in noised.items()}
+        assert not any(told_apart(values[one], values[other]) for one, other in combinations(of_epsilon, 2)), key
     means_of = {name: fmean(jsd["adult", name]) for name in names}
     assert sorted(names, key=lambda name: means_of[name])[:2] == ["fl", "fl, no noise"]
     lost = {name: [row["F1"] for row in rows if (row["table"], row["setting"]) == ("adult", name)] for name in names}
