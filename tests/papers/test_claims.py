@@ -183,6 +183,10 @@ def test_md_is_nearest_on_two_of_four_tables_where_a_silo_repeats_a_row() -> Non
     }  # fmt: skip
     assert sum(map(len, jsd.values())) == len(rows) == 36
     assert all(max(jsd[table, "fl"]) < min(jsd[table, "fl, weights by rows"]) for table in tables)
+    for table in tables:
+        near, far = ([row for row in rows if (row["table"], row["setting"]) == (table, one)] for one in settings[:2])
+        assert max(row["WD"] for row in near) < min(row["WD"] for row in far)
+        assert not told_apart(*([row["F1"] for row in own if row["F1"] is not None] for own in (near, far)))
     adult, covertype, credit, intrusion = tables
     assert all(max(jsd[table, "md"]) < min(jsd[table, "fl"]) for table in (adult, covertype))
     assert min(jsd[credit, "md"]) > max(jsd[credit, "fl, weights by rows"])

@@ -109,10 +109,10 @@ KEPT_OPTIONS = {
 }
 PUBLIC_CODE = {"net.momentum": 0.9, "sparsity": 0.0001}
 QUICKER: Mapping[str, Any] = {"rows": 12_000, "epochs": None, "options": tuple(KEPT_OPTIONS.items())}
-TWO_GUESTS: Mapping[str, Any] = {**QUICKER, "guests": (2,), "methods": ("lt", "tabvfl-le", "tabvfl")}
+WITH_TWO: Mapping[str, Any] = {**QUICKER, "guests": (2,), "methods": ("lt", "tabvfl-le", "tabvfl")}
 KEPT = (
     {**QUICKER, "tables": TABLES[:1]}, {**QUICKER, "tables": TABLES[1:], "repeats": 3},
-    {**TWO_GUESTS, "tables": TABLES[:1]}, {**TWO_GUESTS, "tables": TABLES[1:], "repeats": 3},
+    {**WITH_TWO, "tables": TABLES[:1]}, {**WITH_TWO, "tables": TABLES[1:], "repeats": 3},
     {"tables": ("intrusion_nsl_kdd_20pct",), "methods": ("tabvfl",), "guests": (5, 2), "rows": 50_000, "epochs": None},
     {"tables": ("covertype_50k",), "methods": ("lt",), "rows": 12_000, "epochs": None,
      "options": tuple((KEPT_OPTIONS | PUBLIC_CODE | {"patience": 10, "shuffle": False}).items())},

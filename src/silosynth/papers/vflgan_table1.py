@@ -486,7 +486,7 @@ FLOOR = PaperExperiment(
     "total-difference-floor", "Total differences between equally good tables (beside VFLGAN's table 1)",
     "What halves of the real table, or two tables of one generator, score: no generator can be expected to score less.",
     floor_jobs, measure_floor, floor_sections, small={"count": 2},
-    kept=({"tables": tuple(name for name in DELTAS if name != "adult")},
+    kept=({"tables": SMALLER},
           {"tables": ("wine_quality_white",), "kind": "perfect", "count": 8, "preset": "fast"}),
     example="--table wine_quality_white --kind perfect --preset fast",
     figures=lambda row: {f"total {number}": total for number, total in enumerate(row["totals"])},
