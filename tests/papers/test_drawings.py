@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from silosynth.papers import EXPERIMENTS, drawings, experiment, settings, tabvfl_figure6, vtgan_figure7
+from silosynth.papers import EXPERIMENTS, drawings, experiment, settings, tabvfl_figure5, tabvfl_figure6, vtgan_figure7
 from silosynth.papers.drawings import Panel
 from silosynth.papers.published import ENTRIES
 
@@ -44,6 +44,17 @@ def test_settings_differ_by_more_than_colour_and_words_stand_on_the_axis(tmp_pat
     assert drawings.svg(figure) == drawings.svg(drawings.drawn(lines))
     assert drawings.beside(tmp_path / "page.md", lines, "All") == ["![All](page.svg)"]
     ElementTree.fromstring((tmp_path / "page.svg").read_text())
+
+
+def test_settings_above_a_word_lie_beside_each_other_and_few_points_are_all_marked() -> None:
+    same = {name: [("a", 0.5, 0.1), ("b", 0.25, 0.0)] for name in "xyz"}
+    few, many = ({"one": [(float(x), 0.5, 0.0) for x in range(2, 2 + count)]} for count in (4, drawings.FEW + 1))
+    line = [Panel("", "", same, joined=False), Panel("", "", few), Panel("", "", many)]
+    words, joined, long = drawings.drawn([line]).axes
+    places = [x for setting in words.lines for x in setting.get_xdata()]
+    assert places == pytest.approx([-0.12, 0.88, 0, 1, 0.12, 1.12])
+    assert joined.lines[0].get_markevery() is None and joined.get_xticks().tolist() == [2, 3, 4, 5]
+    assert joined.get_xlim()[0] > 1 and long.lines[0].get_markevery() == [-1] and long.get_xlim()[0] == 0
 
 
 @pytest.fixture
@@ -91,6 +102,24 @@ def test_points_lie_within_the_frame_and_those_below_zero_are_seen() -> None:
         low, high = place.get_ylim()
         highest = max(y + deviation for _, y, deviation in drawn["a"])
         assert high > highest + 0.05 * (high - low) and (low < -0.1 if below else low == 0)
+
+
+def test_one_method_s_rows_of_other_sizes_or_options_are_drawn_apart(
+    shown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    usual = {
+        "table": "bank_marketing",
+        "guests": 5,
+        "method": "lt",
+        "rows": 9,
+        "options": '{"rate": 1}',
+        "paper F1": 0.5,
+    }
+    others = [{"method": "ct"}, {"rows": 50}, {"options": "{}"}, {"options": '{"rate": 2}'}]
+    monkeypatch.setattr(tabvfl_figure5, "means", list)
+    tabvfl_figure5.pictures([{**usual, **other} for other in ({}, *others)], Path("x.md"))
+    ((panel,),) = shown
+    assert list(panel.settings) == ["ct", "lt", "lt, 50 rows", "lt, as published", "lt, other options"]
 
 
 @pytest.mark.parametrize("name", ["vtgan_figures4_5", "silofuse_figure10", "silofuse_tables3_4"])

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 DASHES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (12, 4)), (0, (1, 4)), (0, (6, 2, 1, 2)))
 MARKERS = "os^vDPX*"
-MOST_BARS = 10  # of a line; the deviations of more points are a band
+FEW = 10  # points of a line, each with a marker and a bar; the deviations of more points are a band
+APART, TOGETHER = 0.12, 0.6  # of the space between two words: between settings above a word, and most for all of them
 Point = tuple[Any, float, float]  # x, y and y's standard deviation, 0 where that is not known
 
 
@@ -32,7 +33,7 @@ class Panel:
 
     Attributes:
         settings: setting -> its points; x is a number, or a word that stands for itself.
-        joined: whether points of a setting are joined by a line, with a marker at its end only.
+        joined: whether points of a setting are joined by a line; where there are many, with a marker at its end only.
         log: whether both axes are logarithmic.
         zero: whether y starts at 0, where axes are not.
     """
@@ -77,37 +78,48 @@ def drawn(lines: Sequence[Sequence[Panel]]) -> Figure:
 
 
 def _draw(panel: Panel, place: Any, names: Sequence[str]) -> None:
-    for name, points in panel.settings.items():
-        if not points:
-            continue
-        i = names.index(name)
-        if panel.joined and not any(isinstance(x, str) for x, *_ in points):
-            points = sorted(points)  # rows that were added later may lie between others
-        x, y, deviations = zip(*points, strict=True)
-        style = {
-            "color": f"C{i % 10}", "marker": MARKERS[i % len(MARKERS)], "markevery": [-1] if panel.joined else None,
-            "linestyle": DASHES[i % len(DASHES)] if panel.joined else "none",
-        }  # fmt: skip
-        banded = panel.joined and len(points) > MOST_BARS
-        bars = deviations if any(deviations) and not banded else None
-        place.errorbar(x, y, bars, label=name.replace("$", r"\$"), **style)
-        if banded and any(deviations):
-            low, high = ([v + sign * d for v, d in zip(y, deviations, strict=True)] for sign in (-1, 1))
-            place.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
-    words = any(isinstance(x, str) for points in panel.settings.values() for x, *_ in points)
+    shown = {name: points for name, points in panel.settings.items() if points}
+    words = list(dict.fromkeys(x for points in shown.values() for x, *_ in points if isinstance(x, str)))
+    for number, (name, points) in enumerate(shown.items()):
+        if words:
+            points = _around(words, points, number, len(shown))
+        _draw_setting(panel, place, name, points, names.index(name))
     if panel.log:
         place.set(xscale="log", yscale="log")
-    else:
-        place.set(**({} if words else {"xlim": (0, None)}))
-        if panel.zero:  # with room above the highest point, and none of those below zero cut off
-            low, high = place.get_ylim()
-            place.set_ylim(low if _lowest(panel) < 0 else 0, high + 0.05 * (high - min(low, 0)))
+    elif panel.zero:  # with room above the highest point, and none of those below zero cut off
+        low, high = place.get_ylim()
+        place.set_ylim(low if _lowest(panel) < 0 else 0, high + 0.05 * (high - min(low, 0)))
     if words:
-        place.tick_params("x", rotation=90)
+        place.set_xticks(range(len(words)), words, rotation=90)
+    elif not panel.log:
+        every = sorted({x for points in shown.values() for x, *_ in points})
+        place.set(**({"xticks": every} if len(every) <= FEW else {"xlim": (0, None)}))
     if not panel.settings:
         place.set_axis_off()
     place.set(xlabel=panel.x)
     place.set_title(panel.title, loc="left")
+
+
+def _around(words: Sequence[str], points: Sequence[Point], number: int, count: int) -> list[Point]:
+    """The points of one of ``count`` settings, with numbers for words: beside those of the others."""
+    aside = (number - (count - 1) / 2) * min(APART, TOGETHER / count)
+    return [(words.index(x) + aside, y, deviation) for x, y, deviation in points]
+
+
+def _draw_setting(panel: Panel, place: Any, name: str, points: Sequence[Point], i: int) -> None:
+    if panel.joined:
+        points = sorted(points)  # rows that were added later may lie between others
+    banded = panel.joined and len(points) > FEW
+    x, y, deviations = zip(*points, strict=True)
+    style = {
+        "color": f"C{i % 10}", "marker": MARKERS[i % len(MARKERS)], "markevery": [-1] if banded else None,
+        "linestyle": DASHES[i % len(DASHES)] if panel.joined else "none",
+    }  # fmt: skip
+    bars = deviations if any(deviations) and not banded else None
+    place.errorbar(x, y, bars, label=name.replace("$", r"\$"), **style)
+    if banded and any(deviations):
+        low, high = ([v + sign * d for v, d in zip(y, deviations, strict=True)] for sign in (-1, 1))
+        place.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _lowest(panel: Panel) -> float:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -416,21 +417,19 @@ def _cells(row: Row) -> list[str]:
 
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     """Pooled figures by table and method, as figures 5 and 6.4 show them: a line for each number of guests."""
-    found = means(rows)
+    found = results.in_order(means(rows), "method", "table", table=TABLES, method=list(METHODS))
+    ((rows_of_most, options_of_most), _), *_ = Counter((row["rows"], row["options"]) for row in found).most_common()
+
+    def setting(row: Row) -> str:
+        sized = "" if row["rows"] == rows_of_most else f", {row['rows']} rows"
+        own = ", as published" if row["options"] == "{}" else ", other options"
+        return f"{row['method']}{sized}{'' if row['options'] == options_of_most else own}"
+
     lines: list[list[drawings.Panel]] = []
-    for guests in dict.fromkeys(row["guests"] for row in found):
-        own = results.in_order(found, "method", "table", table=TABLES, method=list(METHODS))
-        chosen = [row for row in own if row["guests"] == guests]
+    for guests in dict.fromkeys(row["guests"] for row in rows):
+        own = [row for row in found if row["guests"] == guests]
         figures = {f"paper {name}": name for name in ("accuracy", "F1", "AUC")}
-        made = drawings.panels(
-            chosen,
-            figures,
-            lambda row: row["table"],
-            lambda row: str(row["method"]),
-            "",
-            f"{guests} guests",
-            zero=False,
-        )
+        made = drawings.panels(own, figures, lambda row: row["table"], setting, "", f"{guests} guests", zero=False)
         lines += drawings.wrapped(made)
     return drawings.beside(page, lines, "What learners make of latent vectors")
 
