@@ -118,6 +118,12 @@ def test_show_has_command_sizes_deviations_and_the_kept_tables() -> None:
     )
 
 
+def test_show_has_the_tables_of_its_own_rows_and_the_drawings_of_all() -> None:
+    shown = call("show", "tabvfl/table-6.1").stdout
+    assert "without-finetuning" in shown and "benchmarks/results/tabvfl_figure5.svg" in shown
+    assert "lt-fixed" not in shown.partition("## ")[2] and "lt-fixed" in call("show", "tabvfl/figure-5").stdout
+
+
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     wrong = "silofuse/tabel-3"
     for *arguments, near in (
@@ -134,9 +140,7 @@ def test_pages_are_shown_with_their_columns_below_each_other() -> None:
 
 
 def test_without_the_repository_sizes_and_tables_are_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        registry.sizes(registry.kept_rows("gdts_odd", tmp_path)) is registry.kept_tables("gdts_odd", tmp_path) is None
-    )
+    assert registry.sizes(registry.kept_rows("gdts_odd", tmp_path)) is registry.kept_page("gdts_odd", tmp_path) is None
     monkeypatch.setattr(registry, "RESULTS", tmp_path / "none")
     refused = call("page", "--out", tmp_path / "papers.md")
     assert refused.exit_code == 2 and "needs the results in the repository" in refused.stderr
@@ -189,4 +193,4 @@ def test_pages_of_results_are_what_their_rows_say(name: str, tmp_path: Path) -> 
     shown = CliRunner().invoke(app, ["papers", "run", entry.name, "--show", "--out", str(tmp_path / f"{name}.md")])
     assert shown.exit_code == 0, shown.stderr
     remedy = f"silosynth papers run {entry.name} --show --out benchmarks/results/{name}.md"
-    assert (tmp_path / f"{name}.md").read_text("utf-8") == registry.kept_tables(name), remedy
+    assert (tmp_path / f"{name}.md").read_text("utf-8") == registry.kept_page(name), remedy

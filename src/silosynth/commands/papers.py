@@ -151,7 +151,7 @@ def show(ui: Session, name: EntryName) -> None:
     for kept in known["kept"]:
         ui.show(f"kept:      {kept['page']}" + (f" ({kept['sizes']})" if kept["sizes"] else ""))
     for kept in entry.kept:
-        tables = registry.kept_tables(kept)
+        tables = registry.kept_tables(entry, kept)
         ui.show(f"\n{plainly(tables)}" if tables else "Results are in the repository; this installation has none.")
     ui.facts |= known
 

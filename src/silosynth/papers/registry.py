@@ -126,10 +126,25 @@ def _listed(values: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(values[:-1]), values[-1]) if part)
 
 
-def kept_tables(name: str, folder: Path | None = None) -> str | None:
+def kept_page(name: str, folder: Path | None = None) -> str | None:
     """The page of a file of results; None where it is not here."""
     path = (folder or RESULTS) / f"{name}.md"
     return path.read_text("utf-8") if path.exists() else None
+
+
+def kept_tables(entry: Published, name: str) -> str | None:
+    """The page of a file of results, with the entry's rows alone where others stand beside them.
+
+    Drawings are those of all rows.
+    """
+    rows, page = own_rows(entry, name), kept_page(name)
+    if page is None or entry.experiment is None or len(rows) == len(kept_rows(name)):
+        return page
+    from silosynth.papers import experiment, results
+
+    of = experiment.load(entry.experiment)
+    pictures = [part for part in page.split("\n\n") if part.startswith("![")]
+    return results.page(of.title, of.legend, of.sections(of.means(rows)), pictures, rows)
 
 
 # The page of the documentation
