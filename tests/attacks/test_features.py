@@ -10,6 +10,7 @@ from tests.attacks.makers import table
 
 from silosynth.attacks import features, questions
 from silosynth.attacks.questions import Rate, risk
+from silosynth.evaluation.coding import code_tables
 
 TRAIN, MADE = table(80, 1), table(300, 2)
 
@@ -63,6 +64,30 @@ def test_rates_are_wilson_s(hits: int, n: int) -> None:
     rate = Rate.of(np.arange(n) < hits)
     assert (rate.low, rate.high) == pytest.approx(proportion_confint(hits, n, method="wilson"))
     assert rate.value == pytest.approx((rate.low + rate.high) / 2)
+
+
+@pytest.mark.parametrize("cells", [questions.CELLS, 7])
+def test_nearest_rows_against_loops(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "CELLS", cells)
+    draw = np.random.default_rng(0)
+    asked, made = (  # distances are sums of powers of two, so that equals are equal in whatever order they are added
+        pd.DataFrame(
+            {"a": draw.integers(0, 5, n) / 4, "b": draw.choice(list("xyz"), n), "c": draw.integers(0, 3, n) / 2}
+        )
+        for n in (12, 30)
+    )
+    asked.loc[0, "a"] = made.loc[[1, 2], "a"] = np.nan
+    kinds = {"a": "continuous", "b": "categorical", "c": "continuous"}
+    coded = code_tables({"asked": asked, "made": made}, kinds)
+
+    def gower(i: int, j: int) -> float:
+        gaps = [abs(asked[name][i] - made[name][j]) for name in ("a", "c")]
+        return float(sum(1.0 if np.isnan(gap) else gap for gap in gaps) + (asked["b"][i] != made["b"][j]))
+
+    for k in (1, 4, 40):
+        slow = [[j for _, j in sorted((gower(i, j), j) for j in range(30))[:k]] for i in range(12)]
+        found = questions._nearest(coded["asked"], coded["made"], np.arange(3), k)
+        assert found.tolist() == slow
 
 
 def test_the_risk_is_what_the_control_does_not_explain() -> None:
