@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class SanitisedConfig:
         return 2 * self.clip * math.sqrt(self.batch) * self.noise
 
 
+@cache
 def spent(population: int, sample: int, noise: float, steps: int, delta: float) -> float:
     """Epsilon of ``steps`` Gaussian mechanisms, each on ``sample`` of ``population`` drawn without replacement.
 
