@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,6 +118,33 @@ def test_numbers_that_one_synthetic_row_has_single_out_the_row_that_they_were_co
     attack, others = found.rates["attack"], found.rates["control"]
     assert attack[0] == pytest.approx(50, abs=5) and others[0] < 3
     assert found.score.value == pytest.approx(50, abs=6)
+
+
+def test_all_conditions_that_single_out_a_row_of_a_small_table_are_found() -> None:
+    draw = np.random.default_rng(0)
+    columns = {name: draw.integers(0, 4, 25) * 1.0 for name in "abcd"} | {"e": draw.choice(list("xyz"), 25)}
+    made = pd.DataFrame(columns)
+    made.loc[:4, "a"] = made.loc[3:9, "b"] = np.nan
+    coded = code_tables({"made": made}, {name: "continuous" for name in "abcd"} | {"e": "categorical"})["made"]
+    slow = set()
+    for chosen in itertools.combinations(range(5), questions.COLUMNS):
+        for row in made.itertuples(index=False):
+            clauses = {
+                j: row[j] if j == 4 else (1 if row[j] > made.iloc[:, j].median() else -1, row[j])
+                for j in chosen if not pd.isna(row[j])
+            }  # fmt: skip
+            fulfil = sum(
+                all(other[j] == c if j == 4 else other[j] * c[0] >= c[1] * c[0] for j, c in clauses.items())
+                for other in made.itertuples(index=False)
+            )
+            slow |= {tuple(clauses.items())} if fulfil == 1 else set()
+    found = questions._together(coded, draw)
+    level = dict(enumerate(coded.fields[4].levels))
+    assert slow == {
+        tuple((c.column, level[int(c.value)] if c.column == 4 else (c.sign, c.value)) for c in predicate)
+        for predicate in found
+    }
+    assert 20 < len(slow) == len(found)
 
 
 # The authors' own library, where it is installed: `pip install anonymeter "numpy<1.27"`, on Python below 3.12.

@@ -25,6 +25,7 @@ from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Floats, Ints, Score
 
 QUESTIONS = 1000  # guesses of each attack, at most
+TRIES = 100_000  # conditions read off synthetic rows, at most, to find as many guesses that single one out
 COLUMNS = 4  # that a predicate of several columns is about
 TOLERANCE = 0.05  # of a number's size: a guess so near counts as right
 CELLS = 200_000  # distances held at a time: as many as a core's own cache takes
@@ -117,29 +118,60 @@ class _Clause:
     sign: int  # 0: equals, -1: at most, 1: at least
     value: float
 
-    def holds(self, table: Coded) -> Bools:
-        values = table.values[self.column]
+    def holds(self, values: Floats) -> Bools:
+        """Of these values of the column; missing numbers fulfil nothing."""
         if self.sign == 0:
             return np.asarray(values == self.value)
-        with np.errstate(invalid="ignore"):  # missing values fulfil nothing
-            return np.asarray(values >= self.value if self.sign > 0 else values <= self.value)
+        return np.asarray(values >= self.value if self.sign > 0 else values <= self.value)
 
 
 _Predicate = tuple[_Clause, ...]
+
+
+class _Sorted:
+    """A table with the order of each column, in which the rows that fulfil a clause lie beside each other."""
+
+    def __init__(self, table: Coded) -> None:
+        self.values = table.values
+        self.places = [np.argsort(values, kind="stable") for values in table.values]  # missing numbers last
+        self.present = [
+            values[places[: len(values) - np.isnan(values).sum()]]
+            for values, places in zip(table.values, self.places, strict=True)
+        ]
+        self.medians = [float(np.median(present)) if len(present) else math.nan for present in self.present]
+
+    def rows(self, clause: _Clause) -> Ints:
+        """Positions of those that fulfil it."""
+        present = self.present[clause.column]
+        first = 0 if clause.sign < 0 else np.searchsorted(present, clause.value, "left")
+        last = len(present) if clause.sign > 0 else np.searchsorted(present, clause.value, "right")
+        return self.places[clause.column][first:last]
+
+    def alone(self, predicate: _Predicate) -> bool:
+        """Whether a single row fulfils it: looked for among those of the clause that the fewest fulfil."""
+        fulfil = {clause: self.rows(clause) for clause in predicate}
+        rows = fulfil.pop(min(fulfil, key=lambda clause: len(fulfil[clause])))
+        for clause in fulfil:
+            rows = rows[clause.holds(self.values[clause.column][rows])]
+        return len(rows) == 1
+
+    def isolated(self, predicates: Sequence[_Predicate]) -> Bools:
+        """Of each whether a single row fulfils it."""
+        return np.array([self.alone(predicate) for predicate in predicates], dtype=bool)
 
 
 def singling_out(train: Coded, control: Coded, synthetic: Coded, streams: Streams, one_column: bool) -> Finding:
     """How many predicates that a single synthetic row fulfils are fulfilled by a single training row."""
     draw = streams.numpy()
     size = min(len(train), len(control))
-    known, other = train.sample(size, draw), control.sample(size, draw)
+    known, other = _Sorted(train.sample(size, draw)), _Sorted(control.sample(size, draw))
     predicates = _outermost(synthetic, draw) if one_column else _together(synthetic, draw)
     blind = [_blind(synthetic, 1 if one_column else COLUMNS, draw) for _ in predicates]
     name = "singling_out_univariate" if one_column else "singling_out_multivariate"
     scope = "one column" if one_column else f"{min(COLUMNS, len(train.fields))} columns"
     return _finding(
-        name, f"Singling out, {scope}", _isolated(predicates, known), _isolated(predicates, other),
-        _isolated(blind, known), "How many conditions read off the synthetic table fit exactly one training row.",
+        name, f"Singling out, {scope}", known.isolated(predicates), other.isolated(predicates), known.isolated(blind),
+        "How many conditions read off the synthetic table fit exactly one training row.",
     )  # fmt: skip
 
 
@@ -156,24 +188,32 @@ def _outermost(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
 
 
 def _together(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
-    """Rows' own levels, and numbers as bounds away from the median, in some columns; those that fit one row alone."""
+    """Rows' own levels, and numbers as bounds away from the median, in some columns; those that fit one row alone.
+
+    Few do in a long table of few levels, so that many are tried.
+    """
+    table, tried = _Sorted(synthetic), set[tuple[int, ...]]()
+    every = len(synthetic) * math.comb(len(synthetic.fields), min(COLUMNS, len(synthetic.fields)))
     predicates: dict[tuple[Any, ...], _Predicate] = {}
-    for _ in range(4 * QUESTIONS):
+    for _ in range(TRIES):
         row = int(draw.integers(len(synthetic)))
-        columns = np.sort(draw.permutation(len(synthetic.fields))[:COLUMNS])
-        predicate = tuple(clause for j in columns if (clause := _of_row(synthetic, int(j), row)) is not None)
-        if predicate and _all(predicate, synthetic).sum() == 1:
+        columns = np.sort(draw.permutation(len(synthetic.fields))[:COLUMNS]).tolist()
+        if (row, *columns) in tried:
+            continue
+        tried.add((row, *columns))
+        predicate = tuple(clause for j in columns if (clause := _of_row(synthetic, j, row, table.medians[j])))
+        if predicate and table.alone(predicate):
             predicates[tuple((c.column, c.sign, c.value) for c in predicate)] = predicate
-        if len(predicates) == QUESTIONS:
+        if len(predicates) == QUESTIONS or len(tried) == every:
             break
     return list(predicates.values())
 
 
-def _of_row(table: Coded, j: int, row: int) -> _Clause | None:
+def _of_row(table: Coded, j: int, row: int, median: float) -> _Clause | None:
     value = float(table.values[j][row])
     if table.fields[j].categorical:
         return _Clause(j, 0, value)
-    return None if math.isnan(value) else _Clause(j, 1 if value > np.nanmedian(table.values[j]) else -1, value)
+    return None if math.isnan(value) else _Clause(j, 1 if value > median else -1, value)
 
 
 def _blind(table: Coded, columns: int, draw: np.random.Generator) -> _Predicate:
@@ -189,14 +229,6 @@ def _anywhere(table: Coded, j: int, draw: np.random.Generator) -> _Clause:
     present = values[~np.isnan(values)]
     low, high = (present.min(), present.max()) if len(present) else (0.0, 0.0)
     return _Clause(j, int(draw.choice([-1, 1])), float(draw.uniform(low, high)))
-
-
-def _all(predicate: _Predicate, table: Coded) -> Bools:
-    return np.asarray(np.logical_and.reduce([clause.holds(table) for clause in predicate]))
-
-
-def _isolated(predicates: Sequence[_Predicate], table: Coded) -> Bools:
-    return np.array([_all(predicate, table).sum() == 1 for predicate in predicates], dtype=bool)
 
 
 # Linkability: two parts of a row lead to the same synthetic row
