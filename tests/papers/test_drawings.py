@@ -9,7 +9,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from silosynth.papers import EXPERIMENTS, drawings, experiment, settings, tabvfl_figure5, tabvfl_figure6, vtgan_figure7
+from silosynth.papers import (
+    EXPERIMENTS,
+    drawings,
+    experiment,
+    settings,
+    tabvfl_figure5,
+    tabvfl_figure6,
+    vflgan_figures5_6,
+    vtgan_figure7,
+)
 from silosynth.papers.drawings import Panel
 from silosynth.papers.published import ENTRIES
 
@@ -120,6 +129,18 @@ def test_one_method_s_rows_of_other_sizes_or_options_are_drawn_apart(
     tabvfl_figure5.pictures([{**usual, **other} for other in ({}, *others)], Path("x.md"))
     ((panel,),) = shown
     assert list(panel.settings) == ["ct", "lt", "lt, 50 rows", "lt, as published", "lt, other options"]
+
+
+def test_digits_of_two_sizes_are_drawn_apart_and_images_are_of_the_larger_one(shown: list[Any]) -> None:
+    curve = [{"round": 1, "FD": 9.0, "IS": 1.0}]
+    rows = [
+        {"algorithm": name, "rows": size, "epochs": 2, "seed": seed, "curve": curve}
+        for size in (90, 10) for name in ("vflgan", "wgan-gp") for seed in (1, 0)
+    ]  # fmt: skip
+    images = vflgan_figures5_6.pictures(rows, Path("x.md"))
+    assert [panel.title.partition(":")[0] for line in shown for panel in line] == ["10 images"] * 2 + ["90 images"] * 2
+    assert shown[1][0].settings == {name: [(1, 9.0, 0.0)] for name in ("vflgan", "wgan-gp")}
+    assert images == [f"![{name}-90-2-0.png]({name}-90-2-0.png)" for name in ("vflgan", "wgan-gp")]
 
 
 @pytest.mark.parametrize("name", ["vtgan_figures4_5", "silofuse_figure10", "silofuse_tables3_4"])

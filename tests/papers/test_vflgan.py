@@ -208,7 +208,7 @@ def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypat
     assert result.exit_code == 0, result.stderr
     (row,) = json.loads(result.stdout)["rows"]
     assert row["FD"] < row["real FD"] and 5 < row["IS"] < 10  # real images, some of them twice
-    assert decoded((tmp_path / "out" / "wgan-gp-0.png").read_bytes()).shape == (280, 280)
+    assert decoded((tmp_path / "out" / "wgan-gp-200-1-0.png").read_bytes()).shape == (280, 280)
     assert stand_in.calls[0]["silos"] == {"central": [f"pixel_{i}" for i in range(784)]}
     assert call(*command).exit_code == 0 and len(stand_in.calls) == 1
     assert call("vflgan/figure-6", "-a", "dplt").exit_code == 2

@@ -124,7 +124,7 @@ def measure(job: DigitsJob, tell: Tell = lambda stage, share: None) -> Row:
     model, costs = train(job, judges, table(real), tell)
     drawn = model.sample(len(real), seed=job.seed).to_numpy(np.float64)
     if job.folder is not None:
-        files.write_atomic(job.folder / f"{job.algorithm}-{job.seed}.png", drawings.png(grid(drawn)))
+        files.write_atomic(job.folder / picture(job.identity), drawings.png(grid(drawn)))
     watched = model.extra if isinstance(model, curves.Watched) else {"curve": []}
     return {**job.identity, **judged(judges, real, drawn), **costs, **watched}
 
@@ -248,20 +248,35 @@ def _cells(row: Row) -> list[str]:
     return [*first, *figures, *results.costs(row)]
 
 
+def picture(row: Row) -> str:
+    """The file of a training's images."""
+    return f"{row['algorithm']}-{row['rows']}-{row['epochs']}-{row['seed']}.png"
+
+
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
-    """Links to the images of the first seed that lie beside the page; and curves, where any are kept."""
-    first = min((row["seed"] for row in rows), default=0)
+    """Curves, a line of panels for each size; and links to images of the largest one, of its first seed."""
+    sizes = sorted({(row["rows"], row["epochs"]) for row in rows})
+    own = [[row for row in rows if (row["rows"], row["epochs"]) == size] for size in sizes]
+    lines = [_curves(of_size) for of_size in own if any(row.get("curve") for row in of_size)]
+    first = min(row["seed"] for row in own[-1])
+    names = dict.fromkeys(picture(row) for row in own[-1] if row["seed"] == first)
+    shown = drawings.beside(page, lines, "Figures along trainings, means over seeds")
+    return [*shown, *(f"![{name}]({name})" for name in names)]
+
+
+def _curves(rows: Sequence[Row]) -> list[Panel]:
+    """A panel for each figure, of trainings of one size."""
     curves: dict[str, list[Any]] = {}
     for row in rows:
-        if row.get("curve"):
-            curves.setdefault(row["algorithm"], []).append(row["curve"])
-    found = [
-        Panel(what, "epoch", {name: drawings.along(own, "round", key) for name, own in curves.items()})
+        curves.setdefault(row["algorithm"], []).append(row.get("curve", []))
+    return [
+        Panel(
+            f"{rows[0]['rows']} images: {what}",
+            "epoch",
+            {name: drawings.along(own, "round", key) for name, own in curves.items()},
+        )
         for key, what in CURVES.items()
     ]
-    lines = drawings.beside(page, [found], "Figures along trainings, means over seeds") if curves else []
-    names = dict.fromkeys(f"{row['algorithm']}-{first}.png" for row in rows if row["seed"] == first)
-    return lines + [f"![{name}]({name})" for name in names]
 
 
 EXPERIMENT = PaperExperiment(
