@@ -135,7 +135,7 @@ class _Sorted:
         self.values = table.values
         self.places = [np.argsort(values, kind="stable") for values in table.values]  # missing numbers last
         self.present = [
-            values[places[: len(values) - np.isnan(values).sum()]]
+            values[places[: len(values) - np.isnan(values).sum()]].astype(np.float64)  # what clauses are sought as
             for values, places in zip(table.values, self.places, strict=True)
         ]
         self.medians = [float(np.median(present)) if len(present) else math.nan for present in self.present]
@@ -143,8 +143,8 @@ class _Sorted:
     def rows(self, clause: _Clause) -> Ints:
         """Positions of those that fulfil it."""
         present = self.present[clause.column]
-        first = 0 if clause.sign < 0 else np.searchsorted(present, clause.value, "left")
-        last = len(present) if clause.sign > 0 else np.searchsorted(present, clause.value, "right")
+        first = 0 if clause.sign < 0 else present.searchsorted(clause.value, "left")
+        last = len(present) if clause.sign > 0 else present.searchsorted(clause.value, "right")
         return self.places[clause.column][first:last]
 
     def alone(self, predicate: _Predicate) -> bool:
