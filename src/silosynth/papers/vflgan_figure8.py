@@ -34,6 +34,7 @@ from silosynth.papers.experiment import Ask, PaperExperiment, PaperJob, Repeats,
 from silosynth.papers.vflgan_gs_wgan import SanitisedConfig, SanitisedTraining, calibrated, spent
 from silosynth.privacy.statement import statement
 
+BOUNDS = {"low": 0.0, "high": 1.0}  # of pixels
 PUBLISHED = {"as published": "vflgan", "wgan-gp as published": "wgan-gp"}
 MECHANISMS = {"dp-vflgan": "vflgan", "dpsgd-gan": "wgan-gp", "gs-wgan": "", **PUBLISHED}
 PRIVATE = {"select": "last", "numbers": "quantile", "average": 0.99}
@@ -110,7 +111,7 @@ def catalogued(job: PrivateDigitsJob, real_NP: Floats, tell: Tell) -> tuple[Any,
     config = catalog.algorithm(algorithm).configure("private")
     options = {**digits.NETWORKS, **PRIVATE, "epochs": job.epochs, "dp": budget(job, len(frame))}
     options = {name: value for name, value in options.items() if hasattr(config, name)}
-    model, costs = experiment.train(algorithm, digits.federation(frame), "private", job.seed, options, tell)
+    model, costs = experiment.train(algorithm, digits.federation(frame, BOUNDS), "private", job.seed, options, tell)
     return model, statement(model.ledger, assume_secret=True)["summary"], costs
 
 
@@ -136,7 +137,7 @@ def sanitised(job: PrivateDigitsJob, real_NP: Floats, tell: Tell) -> tuple[Any, 
         training.train(lambda share: tell("training", experiment.TRAINING * share))
         return timed
 
-    federation = digits.federation(pd.DataFrame(real_NP))
+    federation = digits.federation(pd.DataFrame(real_NP), BOUNDS)
     model, costs = experiment.train("wgan-gp", federation, "private", job.seed, {}, tell, fit)
     epsilon = spent(job.critics, 1, noise, rounds, job.delta)
     told = (

@@ -4,7 +4,8 @@ Pixels are numbers between 0 and 1, column by column as in any table. Those that
 blank: standardised, their few values would be hundreds of deviations. Sizes of networks, learning rate, batches
 and the penalty's weight are the public code's; the rest is preset `balanced`'s: VFLGAN's critics are of orthonormal
 layers, nothing is normalised by batch, and generators are averaged. The public code's output layer is a tanh of values
-scaled to [-1, 1], which tables have no counterpart for.
+scaled to [-1, 1], which tables have no counterpart for. Bounds of pixels are not declared: where declared ones are
+exceeded, as by half of what is made of a black pixel, other images' values of it are drawn, which are never black.
 
 Images are judged in the space of an autoencoder's latents, by Fréchet distance, and by the inception score of a
 classifier. Both are trained on all images, small, and kept in the output folder: 784-256-64 and back, and 784-256-10
@@ -16,10 +17,11 @@ Shapes: N images, P their 784 pixels, L latents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -140,10 +142,10 @@ def judged(judges: Judges, real_NP: Floats, drawn_NP: Floats) -> Row:
     }
 
 
-def federation(frame: pd.DataFrame) -> Federation:
-    """Images whose halves are in two silos."""
+def federation(frame: pd.DataFrame, bounds: Mapping[str, float] = MappingProxyType({})) -> Federation:
+    """Images whose halves are in two silos; ``bounds`` of pixels are declared where differential privacy needs them."""
     columns = [str(column) for column in frame.columns]
-    kinds = {column: {"kind": "continuous", "low": 0.0, "high": 1.0} for column in columns}
+    kinds = {column: {"kind": "continuous", **bounds} for column in columns}
     silos = {"upper": columns[:HALF], "lower": columns[HALF:]}
     return simulate(frame.set_axis(columns, axis=1), silos, kinds)
 
