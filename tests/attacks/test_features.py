@@ -68,7 +68,7 @@ def test_rates_are_wilson_s(hits: int, n: int) -> None:
     assert rate.value == pytest.approx((rate.low + rate.high) / 2)
 
 
-@pytest.mark.parametrize("cells", [questions.CELLS, 7])
+@pytest.mark.parametrize("cells", [questions.CELLS, 90, 7])
 def test_nearest_rows_against_loops(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "CELLS", cells)
     draw = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_nearest_rows_against_loops(cells: int, monkeypatch: pytest.MonkeyPatch)
         )
         for n in (12, 30)
     )
-    asked.loc[0, "a"] = made.loc[[1, 2], "a"] = np.nan
+    asked.loc[[0, 3], "c"] = asked.loc[0, "a"] = made.loc[[1, 2], "a"] = np.nan
     kinds = {"a": "continuous", "b": "categorical", "c": "continuous"}
     coded = code_tables({"asked": asked, "made": made}, kinds)
 
@@ -145,6 +145,19 @@ def test_all_conditions_that_single_out_a_row_of_a_small_table_are_found() -> No
         for predicate in found
     }
     assert 20 < len(slow) == len(found)
+
+
+def test_of_a_long_table_of_few_levels_many_conditions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    shares = [0.4, 0.3, 0.2, 0.09, 0.007, 0.003]
+    made = pd.DataFrame({name: draw.choice(list("uvwxyz"), 2000, p=shares) for name in "abcdef"})
+    coded = code_tables({"made": made})["made"]
+    found = []
+    for tries, looked_at in ((questions.TRIES, questions.LOOKED_AT), (questions.TRIES, 1), (6_000, 10**9)):
+        monkeypatch.setattr(questions, "TRIES", tries)
+        monkeypatch.setattr(questions, "LOOKED_AT", looked_at)
+        found.append(len(questions._together(coded, np.random.default_rng(1))))
+    assert found[0] > 1.5 * found[2] and found[2] > found[1] > 0, found
 
 
 # The authors' own library, where it is installed: `pip install anonymeter "numpy<1.27"`, on Python below 3.12.

@@ -158,20 +158,22 @@ def test_as_published_wgan_gp_is_further_off_and_vertigan_nearer() -> None:
         assert abs(off[name]["total difference"] - (theirs[name] or 0)) < half, name
 
 
-def test_two_steps_of_denoising_are_the_most_private_in_the_mean() -> None:
+def test_many_steps_of_denoising_are_the_least_private_in_the_mean() -> None:
     rows = registry.kept_rows("silofuse_table7")
     text = registry.find("silofuse/table-7").deviates
-    ahead = []
+    behind, mean = [], {}
     for table in ("abalone", "heloc"):
         scores: dict[int, list[float]] = {}
         for row in rows:
             if row["table"] == table:
                 scores.setdefault(json.loads(row["options"])["latent.sample_steps"], []).append(row["privacy"])
-        two, five, most = (scores[steps] for steps in (2, 5, 25))
-        assert fmean(two) > max(fmean(five), fmean(most)) and fmean(five) < fmean(most)
-        assert max(*five, *most) > min(two)
-        ahead.append(fmean(two) - max(fmean(five), fmean(most)))
-    assert "by {:.1f} and {:.1f} points".format(*ahead) in text
+        assert {steps: len(own) for steps, own in scores.items()} == {2: 3, 5: 3, 25: 3}
+        assert max(scores[25]) > min(*scores[2], *scores[5])
+        mean[table] = {steps: fmean(own) for steps, own in scores.items()}
+        assert mean[table][25] < min(mean[table][2], mean[table][5])
+        behind.append(max(mean[table].values()) - mean[table][25])
+    assert mean["abalone"][5] < mean["abalone"][2] and mean["heloc"][5] > mean["heloc"][2]
+    assert "{:.1f} and {:.1f} points less than the best".format(*behind) in " ".join(text.split())
 
 
 def test_md_is_nearest_on_two_of_four_tables_where_a_silo_repeats_a_row() -> None:

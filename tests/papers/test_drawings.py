@@ -58,10 +58,12 @@ def test_settings_differ_by_more_than_colour_and_words_stand_on_the_axis(tmp_pat
 def test_settings_above_a_word_lie_beside_each_other_and_few_points_are_all_marked() -> None:
     same = {name: [("a", 0.5, 0.1), ("b", 0.25, 0.0)] for name in "xyz"}
     few, many = ({"one": [(float(x), 0.5, 0.0) for x in range(2, 2 + count)]} for count in (4, drawings.FEW + 1))
-    line = [Panel("", "", same, joined=False), Panel("", "", few), Panel("", "", many)]
-    words, joined, long = drawings.drawn([line]).axes
+    dense = {str(i): [("a", 0.5, 0.0)] for i in range(12)}
+    line = [Panel("", "", same, joined=False), Panel("", "", few), Panel("", "", many), Panel("", "", dense, False)]
+    words, joined, long, crowded = drawings.drawn([line]).axes
     places = [x for setting in words.lines for x in setting.get_xdata()]
     assert places == pytest.approx([-0.12, 0.88, 0, 1, 0.12, 1.12])
+    assert crowded.lines[-1].get_xdata()[0] < 0.3  # nearer to its own word than to the next one
     assert joined.lines[0].get_markevery() is None and joined.get_xticks().tolist() == [2, 3, 4, 5]
     assert joined.get_xlim()[0] > 1 and long.lines[0].get_markevery() == [-1] and long.get_xlim()[0] == 0
 
@@ -117,18 +119,20 @@ def test_one_method_s_rows_of_other_sizes_or_options_are_drawn_apart(
     shown: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     usual = {
-        "table": "bank_marketing",
-        "guests": 5,
-        "method": "lt",
-        "rows": 9,
-        "options": '{"rate": 1}',
-        "paper F1": 0.5,
-    }
-    others = [{"method": "ct"}, {"rows": 50}, {"options": "{}"}, {"options": '{"rate": 2}'}]
+        "table": "bank_marketing", "guests": 5, "method": "lt", "preset": "paper", "rows": 9, "epochs": None,
+        "options": '{"batch": 8, "rate": 1}', "paper F1": 0.5,
+    }  # fmt: skip
+    others: list[dict[str, Any]] = [
+        {"method": "ct"}, {"rows": None}, {"options": "{}"}, {"options": '{"batch": 8, "rate": 2}'}, {"epochs": 3},
+        {"options": '{"rate": 1}'}, {"options": "{}", "preset": "fast", "epochs": 20, "rows": 50},
+    ]  # fmt: skip
     monkeypatch.setattr(tabvfl_figure5, "means", list)
-    tabvfl_figure5.pictures([{**usual, **other} for other in ({}, *others)], Path("x.md"))
+    tabvfl_figure5.pictures([{**usual, **other} for other in ({}, {}, *others)], Path("x.md"))
     ((panel,),) = shown
-    assert list(panel.settings) == ["ct", "lt", "lt, 50 rows", "lt, as published", "lt, other options"]
+    assert list(panel.settings) == [
+        "ct", "lt", "lt, all rows", "lt, as published", "lt, rate 2", "lt, epochs 3", "lt, fewer options",
+        "lt, 50 rows, preset fast, epochs 20",
+    ]  # fmt: skip
 
 
 def test_digits_of_two_sizes_are_drawn_apart_and_images_are_of_the_larger_one(shown: list[Any]) -> None:
@@ -137,8 +141,10 @@ def test_digits_of_two_sizes_are_drawn_apart_and_images_are_of_the_larger_one(sh
         {"algorithm": name, "rows": size, "epochs": 2, "seed": seed, "curve": curve}
         for size in (90, 10) for name in ("vflgan", "wgan-gp") for seed in (1, 0)
     ]  # fmt: skip
+    rows.append({**rows[-1], "algorithm": "vertigan", "curve": []})
     images = vflgan_figures5_6.pictures(rows, Path("x.md"))
-    assert [panel.title.partition(":")[0] for line in shown for panel in line] == ["10 images"] * 2 + ["90 images"] * 2
+    titles = [f"{size} images, 2 epochs: {what}" for size in (10, 90) for what in vflgan_figures5_6.CURVES.values()]
+    assert [panel.title for line in shown for panel in line] == titles
     assert shown[1][0].settings == {name: [(1, 9.0, 0.0)] for name in ("vflgan", "wgan-gp")}
     assert images == [f"![{name}-90-2-0.png]({name}-90-2-0.png)" for name in ("vflgan", "wgan-gp")]
 

@@ -214,6 +214,13 @@ def test_digits_are_pictured_and_judged(stand_in: Any, tmp_path: Path, monkeypat
     assert call("vflgan/figure-6", "-a", "dplt").exit_code == 2
 
 
+def test_bounds_of_pixels_are_declared_only_where_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "HALF", 1)
+    frame = pd.DataFrame({"pixel_0": [0.0, 0.5], "pixel_1": [0.5, 1.0]})
+    plain, bounded = (digits.federation(frame, **own).schema.columns[0] for own in ({}, private.BOUNDS))
+    assert plain.low is None is plain.high and (bounded.low, bounded.high) == (0.0, 1.0)
+
+
 def test_a_picture_is_a_png():
     grey = np.linspace(-0.1, 1.1, 12).reshape(3, 4)
     np.testing.assert_allclose(decoded(drawings.png(grey)), grey.clip(0, 1), atol=1 / 255)

@@ -25,7 +25,8 @@ from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Floats, Ints, Score
 
 QUESTIONS = 1000  # guesses of each attack, at most
-TRIES = 100_000  # conditions read off synthetic rows, at most, to find as many guesses that single one out
+TRIES, LEAST_TRIES = 100_000, 4_000  # rows and columns that conditions are read off, at most; in however long a table
+LOOKED_AT = 5_000_000_000  # rows of all tries
 COLUMNS = 4  # that a predicate of several columns is about
 TOLERANCE = 0.05  # of a number's size: a guess so near counts as right
 CELLS = 200_000  # distances held at a time: as many as a core's own cache takes
@@ -133,19 +134,23 @@ class _Sorted:
 
     def __init__(self, table: Coded) -> None:
         self.values = table.values
-        self.places = [np.argsort(values, kind="stable") for values in table.values]  # missing numbers last
-        self.present = [
-            values[places[: len(values) - np.isnan(values).sum()]].astype(np.float64)  # what clauses are sought as
-            for values, places in zip(table.values, self.places, strict=True)
-        ]
-        self.medians = [float(np.median(present)) if len(present) else math.nan for present in self.present]
+        self._orders: dict[int, tuple[Ints, Floats]] = {}
+
+    def order(self, column: int) -> tuple[Ints, Floats]:
+        """Positions of a column's values by size, and these values; without missing numbers."""
+        if column not in self._orders:
+            values = self.values[column]
+            places = np.argsort(values, kind="stable")[: len(values) - int(np.isnan(values).sum())]
+            # codes as well: a number that is sought among others of its kind is found without converting these
+            self._orders[column] = places, values[places].astype(np.float64)
+        return self._orders[column]
 
     def rows(self, clause: _Clause) -> Ints:
         """Positions of those that fulfil it."""
-        present = self.present[clause.column]
+        places, present = self.order(clause.column)
         first = 0 if clause.sign < 0 else present.searchsorted(clause.value, "left")
         last = len(present) if clause.sign > 0 else present.searchsorted(clause.value, "right")
-        return self.places[clause.column][first:last]
+        return places[first:last]
 
     def alone(self, predicate: _Predicate) -> bool:
         """Whether a single row fulfils it: looked for among those of the clause that the fewest fulfil."""
@@ -190,23 +195,31 @@ def _outermost(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
 def _together(synthetic: Coded, draw: np.random.Generator) -> list[_Predicate]:
     """Rows' own levels, and numbers as bounds away from the median, in some columns; those that fit one row alone.
 
-    Few do in a long table of few levels, so that many are tried.
+    Of a long table of few levels few do, so that many are tried: rows and columns are drawn until there are enough
+    guesses, none are left, or `TRIES` or `LOOKED_AT` are used up.
     """
-    table, tried = _Sorted(synthetic), set[tuple[int, ...]]()
-    every = len(synthetic) * math.comb(len(synthetic.fields), min(COLUMNS, len(synthetic.fields)))
-    predicates: dict[tuple[Any, ...], _Predicate] = {}
-    for _ in range(TRIES):
-        row = int(draw.integers(len(synthetic)))
-        columns = np.sort(draw.permutation(len(synthetic.fields))[:COLUMNS]).tolist()
-        if (row, *columns) in tried:
-            continue
+    table, count, width = _Sorted(synthetic), len(synthetic), len(synthetic.fields)
+    medians = [math.nan if field.categorical else _median(table, j) for j, field in enumerate(synthetic.fields)]
+    every = count * math.comb(width, min(COLUMNS, width))
+    tried, guesses = set[tuple[int, ...]](), dict[tuple[Any, ...], _Predicate | None]()
+    found = 0
+    for _ in range(min(TRIES, max(LEAST_TRIES, LOOKED_AT // count))):
+        row = int(draw.integers(count))
+        columns = np.sort(draw.permutation(width)[:COLUMNS]).tolist()
         tried.add((row, *columns))
-        predicate = tuple(clause for j in columns if (clause := _of_row(synthetic, j, row, table.medians[j])))
-        if predicate and table.alone(predicate):
-            predicates[tuple((c.column, c.sign, c.value) for c in predicate)] = predicate
-        if len(predicates) == QUESTIONS or len(tried) == every:
+        predicate = tuple(clause for j in columns if (clause := _of_row(synthetic, j, row, medians[j])))
+        key = tuple((clause.column, clause.sign, clause.value) for clause in predicate)
+        if predicate and key not in guesses:
+            guesses[key] = predicate if table.alone(predicate) else None
+            found += guesses[key] is not None
+        if found == QUESTIONS or len(tried) == every:
             break
-    return list(predicates.values())
+    return [predicate for predicate in guesses.values() if predicate]
+
+
+def _median(table: _Sorted, column: int) -> float:
+    _, present = table.order(column)
+    return float(np.median(present)) if len(present) else math.nan
 
 
 def _of_row(table: Coded, j: int, row: int, median: float) -> _Clause | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DASHES = ("-", "--", ":", "-.", (0, (4, 2)), (0, (12, 4)), (0, (1, 4)), (0, (6, 2, 1, 2)))
 MARKERS = "os^vDPX*"
+TICKED = 5  # places of points on an axis, each with a tick
 FEW = 10  # points of a line, each with a marker and a bar; the deviations of more points are a band
 APART, TOGETHER = 0.12, 0.6  # of the space between two words: between settings above a word, and most for all of them
 Point = tuple[Any, float, float]  # x, y and y's standard deviation, 0 where that is not known
@@ -32,7 +33,7 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        settings: setting -> its points; x is a number, or a word that stands for itself.
+        settings: setting -> its points; x are all numbers, or all words that stand for themselves.
         joined: whether points of a setting are joined by a line; where there are many, with a marker at its end only.
         log: whether both axes are logarithmic.
         zero: whether y starts at 0, where axes are not.
@@ -93,7 +94,7 @@ def _draw(panel: Panel, place: Any, names: Sequence[str]) -> None:
         place.set_xticks(range(len(words)), words, rotation=90)
     elif not panel.log:
         every = sorted({x for points in shown.values() for x, *_ in points})
-        place.set(**({"xticks": every} if len(every) <= FEW else {"xlim": (0, None)}))
+        place.set(**({"xticks": every} if len(every) <= TICKED else {"xlim": (0, None)}))
     if not panel.settings:
         place.set_axis_off()
     place.set(xlabel=panel.x)

@@ -418,12 +418,15 @@ def _cells(row: Row) -> list[str]:
 def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     """Pooled figures by table and method, as figures 5 and 6.4 show them: a line for each number of guests."""
     found = results.in_order(means(rows), "method", "table", table=TABLES, method=list(METHODS))
-    ((rows_of_most, options_of_most), _), *_ = Counter((row["rows"], row["options"]) for row in found).most_common()
+    (((size, most), _),) = Counter((row["rows"], json.dumps(_told(row))) for row in found).most_common(1)
+    usual = json.loads(most)
 
     def setting(row: Row) -> str:
-        sized = "" if row["rows"] == rows_of_most else f", {row['rows']} rows"
-        own = ", as published" if row["options"] == "{}" else ", other options"
-        return f"{row['method']}{sized}{'' if row['options'] == options_of_most else own}"
+        sized = [] if row["rows"] == size else [f"{results.shown('rows', row['rows'])} rows"]
+        told = _told(row)
+        others = [f"{name} {value}" for name, value in told.items() if usual.get(name) != value] or ["fewer options"]
+        own = [] if told == usual else ["as published"] if told == {"preset": "paper"} else others
+        return ", ".join([row["method"], *sized, *own])
 
     lines: list[list[drawings.Panel]] = []
     for guests in dict.fromkeys(row["guests"] for row in rows):
@@ -432,6 +435,12 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
         made = drawings.panels(own, figures, lambda row: row["table"], setting, "", f"{guests} guests", zero=False)
         lines += drawings.wrapped(made)
     return drawings.beside(page, lines, "What learners make of latent vectors")
+
+
+def _told(row: Row) -> dict[str, Any]:
+    """The options of a training, its preset and its epochs among them."""
+    epochs = {} if row["epochs"] is None else {"epochs": row["epochs"]}
+    return {"preset": row["preset"], **epochs, **experiment.options_of(row)}
 
 
 def _span(epochs: Sequence[Mapping[str, int]]) -> str:

@@ -111,7 +111,7 @@ def catalogued(job: PrivateDigitsJob, real_NP: Floats, tell: Tell) -> tuple[Any,
     config = catalog.algorithm(algorithm).configure("private")
     options = {**digits.NETWORKS, **PRIVATE, "epochs": job.epochs, "dp": budget(job, len(frame))}
     options = {name: value for name, value in options.items() if hasattr(config, name)}
-    model, costs = experiment.train(algorithm, digits.federation(frame, BOUNDS), "private", job.seed, options, tell)
+    model, costs = experiment.train(algorithm, digits.federation(frame, **BOUNDS), "private", job.seed, options, tell)
     return model, statement(model.ledger, assume_secret=True)["summary"], costs
 
 
@@ -137,7 +137,7 @@ def sanitised(job: PrivateDigitsJob, real_NP: Floats, tell: Tell) -> tuple[Any, 
         training.train(lambda share: tell("training", experiment.TRAINING * share))
         return timed
 
-    federation = digits.federation(pd.DataFrame(real_NP), BOUNDS)
+    federation = digits.federation(pd.DataFrame(real_NP), **BOUNDS)
     model, costs = experiment.train("wgan-gp", federation, "private", job.seed, {}, tell, fit)
     epsilon = spent(job.critics, 1, noise, rounds, job.delta)
     told = (

@@ -17,11 +17,10 @@ Shapes: N images, P their 784 pixels, L latents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -142,7 +141,7 @@ def judged(judges: Judges, real_NP: Floats, drawn_NP: Floats) -> Row:
     }
 
 
-def federation(frame: pd.DataFrame, bounds: Mapping[str, float] = MappingProxyType({})) -> Federation:
+def federation(frame: pd.DataFrame, **bounds: float) -> Federation:
     """Images whose halves are in two silos; ``bounds`` of pixels are declared where differential privacy needs them."""
     columns = [str(column) for column in frame.columns]
     kinds = {column: {"kind": "continuous", **bounds} for column in columns}
@@ -270,13 +269,11 @@ def _curves(rows: Sequence[Row]) -> list[Panel]:
     """A panel for each figure, of trainings of one size."""
     curves: dict[str, list[Any]] = {}
     for row in rows:
-        curves.setdefault(row["algorithm"], []).append(row.get("curve", []))
+        if row.get("curve"):
+            curves.setdefault(row["algorithm"], []).append(row["curve"])
+    size = f"{rows[0]['rows']} images, {rows[0]['epochs']} epochs"
     return [
-        Panel(
-            f"{rows[0]['rows']} images: {what}",
-            "epoch",
-            {name: drawings.along(own, "round", key) for name, own in curves.items()},
-        )
+        Panel(f"{size}: {what}", "epoch", {name: drawings.along(own, "round", key) for name, own in curves.items()})
         for key, what in CURVES.items()
     ]
 
