@@ -316,8 +316,8 @@ ENTRIES = (
     Published("silofuse", "table-7", "Privacy with 2, 5 and 25 steps of denoising.", "Abalone and Heloc",
               "privacy-by-steps", ("silofuse_table7",),
               f"Kept for LatentDiff {FAST}: steps are a flow's, not those of a Gaussian path. {PRIVACY} By "
-              "them 25 steps score the least in the mean on both tables, as published, 1.5 and 0.4 points less than the "
-              "best; five score less than two on Abalone, as published, and not on Heloc. Single seeds overlap.",
+              "them 25 steps score the least in the mean on both tables, as published, 1.5 and 0.4 points less than "
+              "the best; five score less than two on Abalone, as published, and not on Heloc. Single seeds overlap.",
               hours=_hours(60, HOURS["silofuse"])),
     Published("silofuse", "figure-10", "Bytes sent in training against iterations: SiloFuse and E2EDistr.",
               "50 000, 500 000 and 5 million iterations", "bytes", ("silofuse_figure10",),
