@@ -309,9 +309,9 @@ ENTRIES = (
     Published("silofuse", "table-6", "Privacy: singling out, linking and inference, as one score.",
               "nine tables; TabDDPM, LatentDiff and SiloFuse", "privacy", ("silofuse_table6",),
               f"Kept for Loan, Abalone, Diabetes and Churn {FAST}. {PRIVACY} All three models score above 95 by them, "
-              "by 6 to 53 points more than is published. On Loan, Abalone and Churn seeds tell none from another; on "
-              "Diabetes TabDDPM, which is published as the least private of the three, is ahead of SiloFuse, and "
-              "SiloFuse of LatentDiff.",
+              "by 6 to 53 points more than is published. On Loan and Abalone seeds tell none from another; TabDDPM "
+              "is ahead of LatentDiff on Churn, as published, and of both others on Diabetes, where it is published as "
+              "the least private.",
               hours=_hours(135, (2 * HOURS["silofuse"] + HOURS["tabddpm"]) / 3)),
     Published("silofuse", "table-7", "Privacy with 2, 5 and 25 steps of denoising.", "Abalone and Heloc",
               "privacy-by-steps", ("silofuse_table7",),
