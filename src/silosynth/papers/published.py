@@ -228,11 +228,12 @@ CLASSES = (
 )
 DIGITS = ("vflgan_figures5_6",)
 NOISE = "Inception scores say little so early: noise scores more than the mean image; see the distance first."
-BLOBS = (
-    "Kept for 2 000 images and 20 epochs, a seventy-fifth of the steps of size published, which takes the 10 000 "
-    "images of MNIST that are among the data sets: the distance of WGAN-GP has fallen by a seventh or more, those of "
-    "the others by less than a tenth, and no model draws digits yet, so that nothing is said of which is best. "
-    f"{NOISE}"
+DIGITS_KEPT = (
+    "Kept for VFLGAN on the 10 000 images of MNIST that are among the data sets, 300 epochs, one seed: it draws "
+    "digits, whose Fréchet distance falls from 104 after 16 epochs to 10, and whose inception score ends at 6.5, where "
+    "real images have 8.9. And for the four models on 2 000 images, 20 epochs, three seeds, a seventy-fifth of those "
+    "steps: the distance of WGAN-GP has fallen by a seventh or more, those of the others by less than a tenth, and "
+    f"none draws digits yet, so that nothing is said of which is best. {NOISE}"
 )
 ADULTS = "the public code's settings of Adult (75 epochs)"
 NUMBERS = (
@@ -376,10 +377,10 @@ ENTRIES = (
               "red and white wine; four models", "quality-as-number",
               ("vflgan_table5",), NUMBERS, hours=_hours(8, HOURS["vflgan"])),
     Published("vflgan", "figure-5", "Fréchet distance and inception score along trainings on digits.",
-              "MNIST, 300 epochs", "digits", DIGITS, f"{BLOBS} Judged by small networks of ours, trained on the "
+              "MNIST, 300 epochs", "digits", DIGITS, f"{DIGITS_KEPT} Judged by small networks of ours, trained on the "
               "same images; at most 10 000 images.", given={"curve": True}, hours=_hours(4, HOURS["digits"])),
     Published("vflgan", "figure-6", "Synthetic digits.", "MNIST, 300 epochs",
-              "digits", DIGITS, f"{BLOBS} At most 10 000 images.", hours=_hours(4, HOURS["digits"])),
+              "digits", DIGITS, f"{DIGITS_KEPT} At most 10 000 images.", hours=_hours(4, HOURS["digits"])),
     Published("vflgan", "figure-7", "Fréchet distance along trainings, with and without privacy.", "five tables",
               "distances", ("vflgan_figure7",), f"Kept for red wine, all rows, with {ADULTS}. With privacy (DP-SGD, "
               "not the paper's mechanism) one seed. Without, VertiGAN's distance ends far above those of the three "
