@@ -271,9 +271,9 @@ def _curves(rows: Sequence[Row]) -> list[Panel]:
     for row in rows:
         if row.get("curve"):
             curves.setdefault(row["algorithm"], []).append(row["curve"])
-    size = f"{rows[0]['rows']} images, {rows[0]['epochs']} epochs"
+    axis = f"epoch of {rows[0]['epochs']}, {rows[0]['rows']} images"
     return [
-        Panel(f"{size}: {what}", "epoch", {name: drawings.along(own, "round", key) for name, own in curves.items()})
+        Panel(what, axis, {name: drawings.along(own, "round", key) for name, own in curves.items()})
         for key, what in CURVES.items()
     ]
 
