@@ -25,8 +25,8 @@ from silosynth.evaluation.coding import Coded, code_tables
 from silosynth.evaluation.scores import Floats, Ints, Score
 
 QUESTIONS = 1000  # guesses of each attack, at most
-TRIES, LEAST_TRIES = 100_000, 4_000  # rows and columns that conditions are read off, at most; in however long a table
-LOOKED_AT = 5_000_000_000  # rows of all tries
+TRIES = 100_000  # conditions of several columns that are read off synthetic rows, at most
+LOOKED_AT, LEAST_TRIES = 5_000_000_000, 4_000  # rows that all tries may look at; of longer tables still so many tries
 COLUMNS = 4  # that a predicate of several columns is about
 TOLERANCE = 0.05  # of a number's size: a guess so near counts as right
 CELLS = 200_000  # distances held at a time: as many as a core's own cache takes
