@@ -307,6 +307,30 @@ def test_whole_numbers_next_to_a_bound_are_drawn_again_as_well(fit):
     assert made.max() == 30 and abs((made == 30).mean() - (within == 30).mean()) < 0.03
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_standardised_numbers_beyond_a_declared_bound_fill_its_share(whole):
+    """Black pixels: a generator puts half of them below 0, and none of these becomes ink."""
+    rng = np.random.default_rng(0)
+    ink = rng.uniform(100, 255, 4000)
+    values = np.where(rng.random(4000) < 0.7, 0.0, np.where(ink > 240, 255.0, ink))
+    values = np.rint(values).astype(np.int64) if whole else values
+    column, schema = numbers(values, low=0.0, high=255.0)
+    encoder = fit_standard_encoder(column, schema, ModeConfig(), rng)
+    codes = encoder.encode(column, rng)
+    blurred = Codes(codes.levels, codes.scores + 0.1 * torch.from_numpy(rng.normal(size=4000)).float())
+    made = encoder.decode(blurred, 4000, rng).values.numpy()
+    for end, of_end in ((0, values == 0), (255, values == 255)):
+        assert 0.45 * of_end.mean() < (made == end).mean() <= of_end.mean()
+        assert (np.abs(made[of_end] - end) < 60).all()
+
+
+def test_a_bound_that_too_few_rows_are_on_has_no_share_of_its_own():
+    values = np.concatenate([np.zeros(4), np.random.default_rng(0).uniform(1, 9, 400)])
+    column, schema = numbers(values, low=0.0, high=9.0)
+    encoder = fit_standard_encoder(column, schema, ModeConfig(min_count=5), np.random.default_rng(0))
+    assert (encoder.on_low, encoder.on_high) == (0.0, 0.0)
+
+
 def test_a_table_goes_there_and_back_with_kinds_and_dtypes():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(

@@ -13,8 +13,9 @@ mixture is fitted, the outermost ``min_count - 1`` values are clamped, for they 
 scale.
 
 *Standardised numbers* (VFLGAN, equation (22)): (value - mean) / standard deviation, of all rows and un-noised. Missing
-is a level of its own, which the paper does without. A column without spread, or that is not numeric, is encoded as in
-`silosynth.encoders.column`.
+is a level of its own, which the paper does without. As many numbers as in the fitted rows may be on a declared bound,
+which is no level: of what a generator makes beyond it, the furthest are taken for these. A column without spread, or
+that is not numeric, is encoded as in `silosynth.encoders.column`.
 
 Shapes: n rows, K modes.
 """
@@ -272,6 +273,8 @@ class StandardEncoder(base.NumberEncoder):
     deviation: float
     reach: float  # of rows that dominate no end of the range, beyond it, as a multiple of the range
     declared: tuple[str, ...]  # ends of the range, "low" and "high", that a user declared
+    on_low: float  # share of the present rows on the low end, if it is declared
+    on_high: float
 
     @property
     def width(self) -> int:
@@ -300,8 +303,20 @@ class StandardEncoder(base.NumberEncoder):
         values, present = self.on_grid(line), ~missing.numpy()
         values = values if "low" in self.declared else np.maximum(values, self.low)
         values = values if "high" in self.declared else np.minimum(values, self.high)
-        values[present], values[~present] = self.within(values[present], rng), 0
+        values[present], values[~present] = self._ranged(values[present], rng), 0
         return Column(self.name, self.dtype, torch.from_numpy(values), missing)
+
+    def _ranged(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Values (n,) within the range: a declared end has its share of those beyond, the furthest; see `within`."""
+        on_end = np.zeros(len(values), dtype=bool)
+        for end, share, sign in ((self.low, self.on_low, -1.0), (self.high, self.on_high, 1.0)):
+            beyond = sign * (values.astype(np.float64) - end)
+            lacking = round(share * len(values)) - int((np.abs(beyond) <= self.slack).sum())
+            furthest = np.argsort(-beyond, kind="stable")[: max(0, lacking)]
+            furthest = furthest[beyond[furthest] > self.slack]
+            values[furthest], on_end[furthest] = end, True
+        values[~on_end] = self.within(values[~on_end], rng)
+        return values
 
 
 def fit_standard_encoder(
@@ -319,11 +334,20 @@ def fit_standard_encoder(
     line = np.sort((values - origin).astype(np.float64))
     ends = float(line[: config.min_count].mean()), float(line[-config.min_count :].mean())  # never of a single row
     low, high = base.value_range(line[:0], ends, origin, step, schema, whole)
+    declared = _declared(schema)
+    on_low = _share(present, low, config) if "low" in declared else 0.0
+    on_high = _share(present, high, config) if "high" in declared else 0.0
     return StandardEncoder(
         column.name, column.dtype, whole, origin, step, schema.decimals, low, high, bool(column.missing.any()),
         float(line.mean()), float(line.std()), config.min_count / 2 - 1 if config.min_count > 1 else math.inf,
-        _declared(schema),
+        declared, on_low, on_high,
     )  # fmt: skip
+
+
+def _share(present: np.ndarray, end: float, config: base.EncoderConfig) -> float:
+    """The share of values (n,) on an end of the range; 0 for so few that it could identify somebody."""
+    count = int((present == end).sum())
+    return count / len(present) if count >= config.min_count else 0.0
 
 
 def fit(
