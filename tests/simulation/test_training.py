@@ -389,6 +389,8 @@ def test_a_damaged_model_file_is_refused(tmp_path):
 
 SLOW = {**TINY, "latent.steps": 80, "latent.checks": 40}  # 50 checkpoints
 
+LONG_RUNS = (("processes", 1), ("inprocess", 3))  # and kills
+
 KILLED = """
 import sys, time
 sys.path.insert(0, {tests!r})
@@ -418,7 +420,7 @@ def _killed(folder: Path, runtime: str) -> int:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("runtime", "kills"), [("inprocess", 1), ("processes", 1), pytest.param("inprocess", 3, marks=pytest.mark.slow)]
+    ("runtime", "kills"), [("inprocess", 1), *(pytest.param(*run, marks=pytest.mark.slow) for run in LONG_RUNS)]
 )
 def test_a_fit_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path, runtime, kills):
     """kill -9 between later and later checkpoints of one run, then let it finish: bytes of an uninterrupted run."""
