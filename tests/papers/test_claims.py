@@ -115,17 +115,13 @@ def test_the_attack_guesses_and_privacy_worsens_figures(table: str, most: float,
 
 
 def test_so_many_seeds_of_the_nine_tables_are_kept() -> None:
-    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "balanced"])
-    seeds = {row["table"]: row["seeds"] for row in rows}
-    assert [seeds[name] for name in nine.TABLES] == [3, 3, 3, 3, 3, 2, 2, 2, 2]
-    assert "three seeds of the five smaller tables and two of the four others" in RIVALS
-    rows = nine.means([row for row in registry.kept_rows("silofuse_tables3_4") if row["preset"] == "fast"])
-    seeds = {(row["table"], row["method"]): row["seeds"] for row in rows}
+    rows = nine.means(registry.kept_rows("silofuse_tables3_4"))
+    seeds = {(row["preset"], row["table"], row["method"]): row["seeds"] for row in rows}
+    compared = (("balanced", ("silofuse",)), ("fast", nine.METHODS))
     assert seeds == {
-        (table, method): 3 if table in nine.SMALLER or method in ("silofuse", "latentdiff") else 1
-        for table in nine.TABLES for method in nine.METHODS
-    }  # fmt: skip
-    assert "of the four others three of SiloFuse and LatentDiff, and one of the rivals" in RIVALS
+        (preset, table, method): 3 for preset, methods in compared for table in nine.TABLES for method in methods
+    }
+    assert "three seeds, with preset balanced for SiloFuse alone, with preset fast for all seven models" in RIVALS
 
 
 def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
@@ -253,9 +249,12 @@ def test_with_copies_settings_are_told_apart_on_credit_alone() -> None:
 
 def test_neither_order_nor_silos_move_a_score_by_much() -> None:
     rows = nine.means(registry.kept_rows("silofuse_figure11"))
-    assert len(rows) == 4 and {row["seeds"] for row in rows} == {3}
-    scores = [[row[key] for row in rows] for key in ("resemblance", "utility")]
-    most = max(max(own) - min(own) for own in scores)
+    assert len(rows) == 12 and {row["seeds"] for row in rows} == {3}
+    most = 0.0
+    for table, key in product(nine.ROBUSTNESS_TABLES, ("resemblance", "utility")):
+        scores = [row[key] for row in rows if row["table"] == table]
+        assert len(scores) == 4
+        most = max(most, max(scores) - min(scores))
     assert f"moves the mean of a score by more than {most:.1f}." in registry.find("silofuse/figure-11").deviates
 
 
