@@ -132,6 +132,17 @@ def test_vertigan_s_distance_ends_far_above_those_of_the_others() -> None:
         assert ends.pop("vertigan") > 2 * max(ends.values()) and len(ends) == 3
 
 
+def test_with_privacy_no_model_s_distance_is_told_from_another_s() -> None:
+    ends: dict[str, list[float]] = {}
+    for row in registry.kept_rows("vflgan_figure7"):
+        if row["epsilon"]:
+            ends.setdefault(row["algorithm"], []).append(row["curve"][-1]["FD"])
+    assert {name: len(own) for name, own in ends.items()} == dict.fromkeys(COMPARED, 3)
+    assert not any(told_apart(*two) for two in combinations(ends.values(), 2))
+    every = [end for own in ends.values() for end in own]
+    assert f"end at {min(every):.1f} to {max(every):.1f}," in registry.find("vflgan/figure-7").deviates
+
+
 def test_privacy_scores_are_above_95_and_tell_models_apart_on_four_of_nine_tables() -> None:
     rows = registry.kept_rows("silofuse_table6")
     averaged = privacy.means(rows)

@@ -148,6 +148,12 @@ def test_digits_of_two_sizes_are_drawn_apart_and_images_are_of_the_larger_one(sh
     assert images == [f"![{name}-90-2-0.png]({name}-90-2-0.png)" for name in ("vflgan", "wgan-gp")]
 
 
+def test_seeds_are_averaged_look_by_look_where_their_rounds_differ_a_little() -> None:
+    curves = [[{"round": at, "FD": value} for at, value in own] for own in (((3.75, 8.0), (7.5, 4.0)), ((3.25, 6.0),))]
+    assert drawings.along(curves, "round", "FD") == [(3.5, 7.0, pytest.approx(2**0.5))]
+    assert drawings.along(curves[:1], "round", "FD") == [(3.75, 8.0, 0.0), (7.5, 4.0, 0.0)]
+
+
 @pytest.mark.parametrize("name", ["vtgan_figures4_5", "silofuse_figure10", "silofuse_tables3_4"])
 def test_rows_of_other_shapes_are_drawn(name: str, shown: list[Any]) -> None:
     rows = {

@@ -146,11 +146,15 @@ def panels(
 
 
 def along(curves: Sequence[Sequence[Mapping[str, Any]]], x: str, y: str) -> list[Point]:
-    """The points of one setting: at each ``x`` that looks along its trainings have, mean and deviation of ``y``."""
-    values: dict[float, list[float]] = {}
-    for look in (look for curve in curves for look in curve):
-        values.setdefault(look[x], []).append(look[y])
-    return [(at, fmean(own), stdev(own) if len(own) > 1 else 0.0) for at, own in sorted(values.items())]
+    """The points of one setting, at each look that all trainings have: mean ``x``, and mean and deviation of ``y``.
+
+    Looks of private trainings come at slightly different rounds, for the number of rows that makes an epoch is noised.
+    """
+    points = []
+    for looks in zip(*curves, strict=False):
+        own = [look[y] for look in looks]
+        points.append((fmean(look[x] for look in looks), fmean(own), stdev(own) if len(own) > 1 else 0.0))
+    return points
 
 
 def wrapped(found: Sequence[Panel], width: int = 3) -> list[list[Panel]]:
