@@ -19,6 +19,7 @@ from silosynth.papers import (
     silofuse_tables6_7 as privacy,
     tabvfl_figure5 as latents,
     tabvfl_figure6 as failures,
+    vflgan_table3,
     vflgan_tables2_4 as records,
 )
 from silosynth.papers.published import READINGS, RIVALS
@@ -267,6 +268,22 @@ def test_neither_order_nor_silos_move_a_score_by_much() -> None:
         assert len(scores) == 4
         most = max(most, max(scores) - min(scores))
     assert f"moves the mean of a score by more than {most:.1f}." in registry.find("silofuse/figure-11").deviates
+
+
+def test_white_wines_are_found_by_assd_and_hardly_by_its_rivals() -> None:
+    rows = [row for row in registry.kept_rows("vflgan_table3") if row["table"] == "wine_quality_white"]
+    found = {part: [row["auc"] for row in rows if row["part"] == part] for part in ("assd", "rivals")}
+    assert [len(own) for own in found.values()] == [2, 2]
+    assert min(value for auc in found["assd"] for value in auc.values()) >= 0.995
+    rivals = [value for auc in found["rivals"] for value in auc.values()]
+    text = registry.find("vflgan/table-3").deviates
+    assert "(AUC 1.00, published 0.87 and 0.92)" in text
+    assert f"its rivals as little ({min(rivals):.2f} to {max(rivals):.2f})" in text
+    *others, assd = zip(*(vflgan_table3.PAPER["wine_quality_white", rows] for rows in (100, 200)), strict=True)
+    assert assd == (0.87, 0.92)
+    page = " ".join((registry.RESULTS.parents[1] / "docs/guide/audits.md").read_text("utf-8").split())
+    told = (min(rivals), max(rivals), min(map(min, others)), max(map(max, others)))
+    assert "the rivals have {} to {} (published {} to {})".format(*(f"{value:.2f}"[1:] for value in told)) in page
 
 
 def test_attacks_on_records_guess_but_for_one() -> None:

@@ -49,6 +49,7 @@ LONGER = (("rate", 0.01), ("shuffle", True), ("pretraining_epochs", 60), ("finet
 KEPT = (
     MANY, {**MANY, "tables": ("bank_marketing",), "probabilities": (0.2,), "seed": 1},
     FEW, {**FEW, "tables": ("covertype_50k",), "probabilities": (0.5,)},
+    {**FEW, "tables": ("airline_satisfaction", "bank_marketing"), "probabilities": (0.5,), "repeats": 3},
     *({**FEW, "tables": (table,), "probabilities": (0.5,), "options": LONGER, "repeats": repeats}
       for table, repeats in (("intrusion_nsl_kdd_20pct", 4), ("covertype_50k", 3))),
 )  # fmt: skip

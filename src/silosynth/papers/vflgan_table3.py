@@ -228,7 +228,7 @@ def _cells(row: Row, name: str) -> list[str]:
 
 
 KEPT: Sequence[Mapping[str, Any]] = (
-    {"tables": TABLES[:1], "parts": ("rivals", "assd")},
+    {"tables": TABLES[:2], "parts": ("rivals", "assd")},
     {"tables": TABLES[:1], "parts": ("private",), "shadows": 60},
     {"tables": TABLES[:1], "parts": ("assd",), "options": EARLIER},
 )
