@@ -368,11 +368,11 @@ ENTRIES = (
               RECORDS_SIZES, "records", RECORDS_KEPT, AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-3", "ASSD beside rival attacks.", "100 and 200 red and white wines, and houses",
               "assd", ("vflgan_table3",),
-              "Kept for red and white wines; size published trains on houses too. Of white ones ASSD finds more than is "
-              "published (AUC 1.00, published 0.87 and 0.92), its rivals as little (0.48 to 0.64). Networks and steps "
-              "are ours, which learn few rows well. The paper does not say by which features ASSD attacks, nor which "
-              "columns of houses it takes: ours are all nine, where the public code of the benchmark that it names "
-              "has eight, without the value, some of them averages per household."),
+              "Kept for red and white wines; size published trains on houses too. Of white ones ASSD finds more than "
+              "is published (AUC 1.00, published 0.87 and 0.92), its rivals as little (0.48 to 0.64). Networks and "
+              "steps are ours, which learn few rows well. The paper does not say by which features ASSD attacks, nor "
+              "which columns of houses it takes: ours are all nine, where the public code of the benchmark that it "
+              "names has eight, without the value, some of them averages per household."),
     Published("vflgan", "table-4", "Accuracy of membership attacks on intermediate features (ASIF).",
               RECORDS_SIZES, "records", RECORDS_KEPT, AREAS, hours=_hours(2700, HOURS["vflgan"])),
     Published("vflgan", "table-5", "Forests by synthetic wines whose quality is learnt as a number.",
