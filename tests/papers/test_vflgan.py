@@ -253,7 +253,7 @@ def test_attacks_stand_beside_the_published_ones() -> None:
     assert beside("wine_quality_red", 40, "assd", "naive") is None
 
 
-@pytest.mark.parametrize(("size", "tables"), [("kept", {"wine_quality_red"}), ("published", {*attacks.TABLES})])
+@pytest.mark.parametrize(("size", "tables"), [("kept", {*attacks.TABLES[:2]}), ("published", {*attacks.TABLES})])
 def test_wines_and_houses_are_attacked_and_each_can_be_had_alone(size: Size, tables: set[str]) -> None:
     jobs = attacks.EXPERIMENT.sized(size, {})
     assert {(job.table, job.rows) for job in jobs} == {(table, rows) for table in tables for rows in (100, 200)}
