@@ -55,8 +55,8 @@ JUDGE_EPOCHS, JUDGE_BATCH, JUDGE_RATE = 12, 128, 1e-3
 GRID = 10  # images of a side of the picture
 LEGEND = (
     "FD: Fréchet distance of an autoencoder's latents to those of the real images that were trained on, 0 is best; "
-    "real FD: between two halves of these. IS: inception score of a classifier, 10 is best, 1 the least; real IS: of "
-    "the real images."
+    "real FD: between two halves of these in the file's order, which differ. IS: inception score of a classifier, 10 "
+    "is best, 1 the least; real IS: of the real images."
 )
 CURVES = {"FD": "Fréchet distance", "IS": "inception score"}
 HEADS = ("algorithm", "images", "epochs", "seed", "FD", "real FD", "IS", "real IS", "s", "MB")

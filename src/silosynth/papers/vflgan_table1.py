@@ -88,7 +88,7 @@ AS_PUBLISHED: Mapping[str, Any] = {
 KEPT: Sequence[Mapping[str, Any]] = (
     {"tables": SMALLER, "draws": 5, "algorithms": COMPARED, "repeats": 3},
     {"tables": ("adult",), "draws": 5, "algorithms": COMPARED},
-    {**PRIVATE_KEPT, "tables": ("adult",), "algorithms": ("vflgan", "vflgan-base"), "preset": "private"},
+    {**PRIVATE_KEPT, "tables": ("adult",), "algorithms": ("vflgan", "vflgan-base"), "preset": "private", "repeats": 3},
     {**PRIVATE_KEPT, "tables": SMALLER, "algorithms": COMPARED, "preset": "private", "repeats": 3},
     {**PRIVATE_KEPT, "algorithms": ("dplt",), "repeats": 3},
     *({**AS_PUBLISHED, "dp": dp, "repeats": 3} for dp in ("off", "published")),
@@ -393,7 +393,8 @@ def pictures(rows: Sequence[Row], page: Path) -> list[str]:
     for row in rows:
         if row.get("curve"):
             own = "" if set(json.loads(row["options"])) <= {MECHANISM[0]} else ", its own settings"
-            title = f"{row['table']}{own}" + (f", {_privacy(row)}" if row["epsilon"] else "")
+            sizes = "".join(f", {row[size]} {size}" for size in ("rows", "epochs") if row[size])
+            title = f"{row['table']}{own}{sizes}" + (f", {_privacy(row)}" if row["epsilon"] else "")
             found.setdefault(title, {}).setdefault(f"{row['algorithm']}, {row['preset']}", []).append(row["curve"])
     every = [
         drawings.Panel(title, "epoch", {name: drawings.along(own, "round", "FD") for name, own in settings.items()})
